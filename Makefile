@@ -53,8 +53,8 @@ SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 HEADERS := $(shell find shim -name '*.h' -o -name '*.inc')
 # Entry points generated from the tables of hooked functions.
 TABLES := $(wildcard shim/runtime/*/hooks.table)
-ENTRY_POINTS := $(patsubst shim/%/hooks.table,build/gen/%/hooks_gen.c,$(TABLES))
-build/gen/stamp: $(TABLES) $(wildcard tools/hookgen/*.go)
+ENTRY_POINTS := $(patsubst shim/%/hooks.table,build/gen/%/hooks_gen.c,$(TABLES)) build/gen/runtime/known_gen.c
+build/gen/stamp: $(TABLES) $(wildcard shim/runtime/*/entry_points.txt) $(wildcard tools/hookgen/*.go)
 	@mkdir -p $(@D)
 	$(call short,GEN,$(@D))
 	$(Q)$(GO) run ./tools/hookgen -out build/gen
@@ -237,6 +237,14 @@ demo-amd: build ## run the demo with HIP programs on the virtual AMD GPU; writes
 bench: build null ## measure hook, decision and latency; fails if one exceeds its budget
 	bin/xsched bench overhead --null build/null
 	$(GO) test -run '^$$' -bench TenThousandQueues -benchtime 1x ./test/e2e
+
+.PHONY: hooks
+hooks: ## print every entry point of the GPU runtimes with its class (hooked, passes, can't submit); VERSION_OF=13.0 selects
+	@$(GO) run ./tools/hookgen -table -version '$(VERSION_OF)'
+
+.PHONY: hooks-page
+hooks-page: ## write docs/platforms/hooks.md
+	@$(GO) run ./tools/hookgen -page
 
 .PHONY: setup
 setup: ## install what tests and linters need; prints what it installs

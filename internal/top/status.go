@@ -27,8 +27,10 @@ type Status struct {
 	// Programs counts the programs by state.
 	Programs map[string]int `json:"programs,omitempty"`
 	Worst    *Worst         `json:"worst,omitempty"`
-	Problems []Problem      `json:"problems"`
-	Notes    []string       `json:"notes"`
+	// Unknown counts entry points that programs looked up and the shim does not know.
+	Unknown  uint64    `json:"unknown_entry_points"`
+	Problems []Problem `json:"problems"`
+	Notes    []string  `json:"notes"`
 
 	list control.List
 	up   time.Duration
@@ -101,6 +103,11 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 			problem("see the daemon's log, and the disk or the reader that it waits for", "%s", p)
 		}
 	}
+	if unknown, programs := unknownEntryPoints(s.List.Processes); unknown > 0 {
+		out.Unknown = unknown
+		note("%s looked up entry points that this release does not know (%d): their work is not accounted for; `xsched doctor -- COMMAND` names them",
+			count(programs, "program", "programs"), unknown)
+	}
 	if stats.LogDropped > 0 {
 		note("%d log lines were dropped", stats.LogDropped)
 	}
@@ -126,6 +133,17 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	}
 	out.Healthy = len(out.Problems) == 0
 	return out
+}
+
+// unknownEntryPoints returns how many were looked up, and by how many programs.
+func unknownEntryPoints(all []control.Process) (total uint64, programs int) {
+	for i := range all {
+		total += all[i].Counters.Unhooked
+		if all[i].Counters.Unhooked > 0 {
+			programs++
+		}
+	}
+	return total, programs
 }
 
 func podOf(p *control.Process) string {

@@ -65,6 +65,17 @@ func TestHealthyStatus(t *testing.T) {
 }
 
 // TestModeLevel: status and top tell the level of mode level, also of one GPU.
+// Entry points that the shim does not know: counted over all programs, and no problem of its own.
+func TestUnknownEntryPoints(t *testing.T) {
+	s := toptest.Scene(8)
+	s.List.Processes = s.List.Processes[:2]
+	s.List.Processes[0].Counters.Unhooked, s.List.Processes[1].Counters.Unhooked = 3, 4
+	status := top.Examine(&s, &control.Stats{}, "2.0.0")
+	if text := statusText(status, 0); status.Unknown != 7 || !status.Healthy || !strings.Contains(text, "2 programs looked up entry points that this release does not know (7)") {
+		t.Errorf("unknown %d, healthy %v:\n%s", status.Unknown, status.Healthy, text)
+	}
+}
+
 func TestModeLevel(t *testing.T) {
 	s := toptest.Scene(8)
 	s.List.Mode, s.List.ModeLevel = "level", 2

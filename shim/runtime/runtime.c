@@ -58,13 +58,27 @@ void *xsi_runtime_loaded(void **handle, const char *name) {
   return found;
 }
 
+// The hashes of names that were reported; a full table reports no more.
+static bool is_new(const char *name) {
+  static uint64_t reported[64]; // atomic
+  uint64_t hash = 14695981039346656037u;
+  for (; *name != 0; name++)
+    hash = (hash ^ (unsigned char)*name) * 1099511628211u;
+  for (unsigned i = 0; i < sizeof reported / sizeof *reported; i++) {
+    uint64_t before = 0;
+    if (__atomic_compare_exchange_n(&reported[i], &before, hash, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED))
+      return true;
+    if (before == hash) return false;
+  }
+  return false;
+}
+
 void xsi_runtime_unknown(const char *name) {
-  static unsigned logged;
   xsi_runtime_init();
-  if (xsi_options.disabled) return;
+  if (xsi_options.disabled || !is_new(name)) return;
   xsi_count(unhooked, 1);
-  if (__atomic_fetch_add(&logged, 1, __ATOMIC_RELAXED) < 8)
-    xsi_log(XSI_WARN, "%s is newer than this library: its work is not accounted for", name);
+  xsi_log(XSI_WARN, "%s is newer than this library: its work is not accounted for", name);
 }
 
 // ---- binding ------------------------------------------------------------------------

@@ -20,8 +20,9 @@ struct xsi_runtime {
   const char *name;
   /* Every hooked name begins with one of these; ends with NULL. Checked first, for each dlsym. */
   const char *const *prefixes;
-  /* Names that begin so submit work, also those newer than the table; NULL, or ends with NULL. */
-  const char *const *submits;
+  /* Its entry points that are not hooked, sorted: generated from entry_points.txt. */
+  const char *const *known;
+  const unsigned *known_count;
   const struct xsi_symbol *symbols; /* the hooked ones first, sorted by name */
   unsigned hooks, slots;
   void **real;   /* [slots]; NULL until bound */
@@ -38,6 +39,13 @@ struct xsi_runtime {
   void *(*absent)(unsigned slot);
 };
 
+#define XSI_KNOWN(runtime)                                                                         \
+  extern const char *const xsi_known_##runtime[];                                                  \
+  extern const unsigned xsi_known_##runtime##_count;
+XSI_KNOWN(cuda)
+XSI_KNOWN(hip)
+XSI_KNOWN(opencl)
+
 /* Ends with NULL; registry.c. */
 extern const struct xsi_runtime *const xsi_runtimes[];
 
@@ -46,9 +54,10 @@ void xsi_runtime_init(void);
 
 /* The slot of a hooked name, or -1. Calls no other function: see core/elf.c. */
 int xsi_runtime_find(const struct xsi_runtime *runtime, const char *name);
-/* The same of a name that is not hooked: does it submit work, to go by its beginning? */
-bool xsi_runtime_submits(const struct xsi_runtime *runtime, const char *name);
-/* A program asked for such a name and got it: counts it, and logs the first few. */
+/* The same of a name that is not hooked: is it unknown, and does it look like submission, capture or wait?
+ * Of several versions of a name one is enough to know it. */
+bool xsi_runtime_suspects(const struct xsi_runtime *runtime, const char *name);
+/* A program asked for such a name and got it: counts and logs each name once. */
 void xsi_runtime_unknown(const char *name);
 /* Finds the real function; NULL: there is none. */
 void *xsi_runtime_bind(const struct xsi_runtime *runtime, unsigned slot);

@@ -7,6 +7,9 @@
 //	go run ./tools/hookgen                       write the generated files below build/gen
 //	go run ./tools/hookgen -check path/cuda.h    compile our prototypes against NVIDIA's
 //	go run ./tools/hookgen -check path/hip/hip_runtime_api.h    against AMD's
+//	go run ./tools/hookgen -table [-version 13.0]    print every entry point with its class
+//	go run ./tools/hookgen -page                 write docs/platforms/hooks.md
+//	go run ./tools/hookgen -headers DIR          fail if headers in DIR have a name without a class
 package main
 
 import (
@@ -31,6 +34,10 @@ func run(args []string) error {
 	root := flags.String("root", ".", "root of the repository")
 	out := flags.String("out", "build/gen", "directory for the generated files")
 	check := flags.String("check", "", "compile the prototypes against this cuda.h or hip_runtime_api.h instead of writing files")
+	table := flags.Bool("table", false, "print every entry point with its class")
+	version := flags.String("version", "", "with -table: only entry points of this version")
+	writePage := flags.Bool("page", false, "write docs/platforms/hooks.md")
+	headers := flags.String("headers", "", "fail if the vendors' headers in this folder have an entry point without a class")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -43,6 +50,18 @@ func run(args []string) error {
 			d = hip
 		}
 		return checkPrototypes(filepath.Join(*root, "shim", "runtime", d.dir), *check)
+	}
+	switch {
+	case *table:
+		return printTable(os.Stdout, *root, *version)
+	case *headers != "":
+		return checkHeaders(*root, *headers)
+	case *writePage:
+		text, err := page(*root)
+		if err != nil {
+			return err
+		}
+		return writeIfChanged(filepath.Join(*root, "docs/platforms/hooks.md"), text)
 	}
 	files, err := generate(*root)
 	if err != nil {
@@ -58,7 +77,11 @@ func run(args []string) error {
 
 // generate returns every generated file by its path below the output directory.
 func generate(root string) (map[string][]byte, error) {
-	files := map[string][]byte{}
+	known, err := knownNames(root)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{"runtime/known_gen.c": known}
 	for _, d := range []dialect{cuda, hip} {
 		calls, err := readTable(d, filepath.Join(root, "shim", "runtime", d.dir))
 		if err != nil {

@@ -184,7 +184,7 @@ func checkParts(c call, parts []string) error {
 // checkCondition validates STREAM/NAME.N..: the call waits if xsi_cu_waits_NAME says so of these
 // parameters.
 func checkCondition(c call, parts []string) error {
-	names := map[string][]string{"copy": {"to", "host", "size", "2d", "2dhost", "3d", "3dhost", "list", "operations"}, "await": {"batch"}}[c.kind]
+	names := map[string][]string{"copy": {"to", "host", "size", "2d", "2dhost", "3d", "3dhost", "list", "operation", "operations"}, "await": {"batch"}}[c.kind]
 	name, positions, _ := strings.Cut(parts[1], ".")
 	if len(parts) != 2 || !slices.Contains(names, name) {
 		return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)

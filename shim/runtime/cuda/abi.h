@@ -34,6 +34,9 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraphicsResource_st *CUgraphicsResource;
 typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef void (*CUhostFn)(void *);
+typedef CUresult (*CUgraphRecaptureCallback)(void *, CUgraphNode, const void *, const void *, int);
+typedef struct CUstreamCigCaptureParams CUstreamCigCaptureParams;
+typedef struct CUarrayMapInfo_v1 CUarrayMapInfo_v1;
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 
 typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1;

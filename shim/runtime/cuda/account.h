@@ -99,6 +99,7 @@ bool xsi_cu_waits_side(const struct xsi_cu_side *to, bool synchronous);
 #define xsi_cu_waits_size(bytes) ((bytes) > XSI_CU_SMALL || xsi_maybe_small(&wait))
 bool xsi_cu_waits_list(const CUdeviceptr_v2 *to, size_t count);
 bool xsi_cu_waits_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP_v1 *operations);
+#define xsi_cu_waits_operation(copy) xsi_cu_waits_operations(1, copy)
 bool xsi_cu_waits_batch(unsigned count, const CUstreamBatchMemOpParams_v1 *operations);
 
 CUresult xsi_cu_stream_created(CUresult result, CUstream *stream);

@@ -44,13 +44,12 @@ static bool adopt(unsigned slot, void *address) {
 }
 
 static const char *const prefixes[] = {"cu", NULL};
-static const char *const submits[] = {"cuLaunch", "cuGraphLaunch", "cuMemcpy",
-                                      "cuMemset", "cuStreamBatch", NULL};
 
 const struct xsi_runtime xsi_cu_runtime = {
     .name = "cuda",
     .prefixes = prefixes,
-    .submits = submits,
+    .known = xsi_known_cuda,
+    .known_count = &xsi_known_cuda_count,
     .symbols = xsi_cu_symbols,
     .hooks = XSI_CU_HOOKS,
     .slots = XSI_CU_SLOTS,
@@ -79,7 +78,7 @@ static int first_of_api(const char *api) {
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address) {
   int first = first_of_api(api);
   if (first < 0) {
-    if (xsi_runtime_submits(&xsi_cu_runtime, api)) xsi_runtime_unknown(api);
+    if (xsi_runtime_suspects(&xsi_cu_runtime, api)) xsi_runtime_unknown(api);
     return address;
   }
   bool thread = flags & XSI_CU_PROC_PER_THREAD;

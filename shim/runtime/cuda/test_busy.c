@@ -428,6 +428,22 @@ static void test_captures(void) {
   CHECK(cuStreamDestroy_v2(stream) == 0 && xsi_work_hot.captures == 0); // goes with the stream
 }
 
+// Each way to begin a capture: what goes in is no work, and the end is seen.
+static void test_ways_to_capture(void) {
+  CUstream stream = fake_stream();
+  for (int way = 0; way < 2; way++) {
+    uint64_t captured = COUNTED(captured), launches = COUNTED(launches);
+    CHECK((way ? cuStreamBeginCaptureToCig(stream, NULL)
+               : cuStreamBeginRecaptureToGraph(stream, 0, NULL, NULL, NULL)) == 0);
+    CHECK(xsi_work_hot.captures == 1 && launch(stream) == 0 && !busy(0));
+    CHECK(COUNTED(captured) == captured + 1 && COUNTED(launches) == launches);
+    CHECK((way ? cuStreamEndCaptureToCig(stream) : cuStreamEndCapture(stream, NULL)) == 0);
+    CHECK(xsi_work_hot.captures == 0);
+  }
+  CHECK(launch(stream) == 0 && busy(0) && cuStreamSynchronize(stream) == 0 && !busy(0));
+  CHECK(cuStreamDestroy_v2(stream) == 0);
+}
+
 static void test_limit(void) {
   CUstream stream = fake_stream();
   struct xsw_queue *slot = xsi_slot(0);
@@ -575,6 +591,7 @@ int main(void) {
   test_events();
   test_many_streams();
   test_captures();
+  test_ways_to_capture();
   test_limit();
   test_limit_without_end();
   test_stream_queues();

@@ -295,6 +295,16 @@ static CUresult fake_end(CUstream handle, CUgraph *graph) {
   if (graph) *graph = NULL;
   return XSI_CU_SUCCESS;
 }
+static CUresult fake_recapture(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
+                               CUgraphRecaptureCallback callback, void *data) {
+  (void)graph, (void)callback, (void)data;
+  return fake_begin(handle, mode);
+}
+static CUresult fake_begin_cig(CUstream handle, CUstreamCigCaptureParams *parameters) {
+  (void)parameters;
+  return fake_begin(handle, 0);
+}
+static CUresult fake_end_cig(CUstream handle) { return fake_end(handle, NULL); }
 static CUresult fake_is_capturing(CUstream handle, CUstreamCaptureStatus *status) {
   if ((uintptr_t)handle <= 1 && LOAD(current->capturing)) return 906;
   *status = LOAD(stream_of(handle)->capturing);
@@ -389,6 +399,9 @@ void fake_install(void) {
   BIND(cuStreamGetPriority, fake_stream_priority);
   BIND(cuStreamBeginCapture_v2, fake_begin);
   BIND(cuStreamEndCapture, fake_end);
+  BIND(cuStreamBeginRecaptureToGraph, fake_recapture);
+  BIND(cuStreamBeginCaptureToCig, fake_begin_cig);
+  BIND(cuStreamEndCaptureToCig, fake_end_cig);
   BIND(cuStreamIsCapturing, fake_is_capturing);
   BIND(cuThreadExchangeStreamCaptureMode, fake_exchange_mode);
   BIND(cuCtxGetCurrent, fake_get_current);

@@ -8,6 +8,13 @@
 #include <cuda.h>
 #include <stddef.h>
 
+#if CUDA_VERSION < 13020
+typedef struct CUstreamCigCaptureParams CUstreamCigCaptureParams;
+#endif
+#if CUDA_VERSION < 13030
+typedef int (*CUgraphRecaptureCallback)(void *, CUgraphNode, const void *, const void *, int);
+#endif
+
 #define XSI_CU_EXPORT
 #include "hooks_gen.h"
 

@@ -38,7 +38,7 @@ static struct xsi_dl_answer resolve(void *handle, const char *name, const char *
     int slot = xsi_runtime_find(*at, name);
     if (slot >= 0)
       return (struct xsi_dl_answer){xsi_runtime_resolve(*at, (unsigned)slot, handle, version), 1};
-    if (xsi_runtime_submits(*at, name)) {
+    if (xsi_runtime_suspects(*at, name)) {
       void *address =
           version != NULL ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
       if (address != NULL && xsi_runtime_has(*at, address)) xsi_runtime_unknown(name);

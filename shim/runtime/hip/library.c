@@ -178,6 +178,8 @@ static const char *const prefixes[] = {"hip", "_Z24hip", NULL};
 const struct xsi_runtime xsi_hip_runtime = {
     .name = "hip",
     .prefixes = prefixes,
+    .known = xsi_known_hip,
+    .known_count = &xsi_known_hip_count,
     .symbols = xsi_hip_symbols,
     .hooks = XSI_HIP_HOOKS,
     .slots = XSI_HIP_SLOTS,
@@ -195,6 +197,7 @@ const struct xsi_runtime xsi_hip_runtime = {
 void *xsi_hip_match(const char *symbol, bool per_thread, void *address) {
   char spt[128];
   size_t length = strlen(symbol);
+  bool hooked = false;
   for (int plain = !per_thread; plain <= 1; plain++) {
     const char *name = symbol;
     if (!plain) {
@@ -205,7 +208,9 @@ void *xsi_hip_match(const char *symbol, bool per_thread, void *address) {
     }
     int slot = xsi_runtime_find(&xsi_hip_runtime, name);
     if (slot >= 0 && xsi_hip_slot((unsigned)slot) == address) return xsi_hip_symbols[slot].hook;
+    hooked = hooked || slot >= 0;
   }
+  if (!hooked && xsi_runtime_suspects(&xsi_hip_runtime, symbol)) xsi_runtime_unknown(symbol);
   return address;
 }
 

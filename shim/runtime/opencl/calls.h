@@ -143,6 +143,9 @@
   HAND(cl_int, clFinish, (cl_command_queue queue))                                                 \
   HAND(cl_int, clGetEventInfo,                                                                     \
        (cl_event event, cl_event_info name, size_t bytes, void *value, size_t *returned))          \
+  HAND(void *, clGetExtensionFunctionAddress, (const char *name))                                  \
+  HAND(void *, clGetExtensionFunctionAddressForPlatform,                                           \
+       (cl_platform_id platform, const char *name))                                                \
   HAND(cl_int, clReleaseCommandQueue, (cl_command_queue queue))                                    \
   HAND(cl_int, clRetainCommandQueue, (cl_command_queue queue))                                     \
   HAND(cl_int, clWaitForEvents, (cl_uint count, const cl_event *events))

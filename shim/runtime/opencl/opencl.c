@@ -283,6 +283,29 @@ XSI_EXPORT cl_int clGetEventInfo(cl_event event, cl_event_info name, size_t byte
 }
 XSI_HOOK(clGetEventInfo)
 
+// An extension's function of one platform is not another's: only what is bound already has a hook.
+static void *answered(const char *name, void *address) {
+  if (!name || !address || !enter()) return address;
+  int slot = xsi_runtime_find(&xsi_cl_runtime, name);
+  if (slot >= 0)
+    return address == xsi_cl_slot((unsigned)slot) ? xsi_cl_runtime.symbols[slot].hook : address;
+  if (xsi_runtime_suspects(&xsi_cl_runtime, name)) xsi_runtime_unknown(name);
+  return address;
+}
+
+XSI_EXPORT void *clGetExtensionFunctionAddress(const char *name) {
+  XSI_CL_REAL(clGetExtensionFunctionAddress);
+  return real ? answered(name, real(name)) : NULL;
+}
+XSI_HOOK(clGetExtensionFunctionAddress)
+
+XSI_EXPORT void *clGetExtensionFunctionAddressForPlatform(cl_platform_id platform,
+                                                          const char *name) {
+  XSI_CL_REAL(clGetExtensionFunctionAddressForPlatform);
+  return real ? answered(name, real(platform, name)) : NULL;
+}
+XSI_HOOK(clGetExtensionFunctionAddressForPlatform)
+
 static cl_command_queue created(cl_command_queue queue) {
   int saved_errno = errno;
   if (queue && enter()) {
@@ -342,6 +365,8 @@ static const char *const prefixes[] = {"cl", NULL};
 const struct xsi_runtime xsi_cl_runtime = {
     .name = "OpenCL",
     .prefixes = prefixes,
+    .known = xsi_known_opencl,
+    .known_count = &xsi_known_opencl_count,
     .symbols = symbols,
     .hooks = XSI_CL_HOOKS,
     .slots = XSI_CL_SLOTS,
