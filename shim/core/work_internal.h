@@ -54,8 +54,8 @@ void xsi_work_watch_busy(bool wake); /* a stream became busy; after the work loc
 bool xsi_work_watch_deep(void);      /* under the work lock: must the watcher be woken? */
 void xsi_work_events_start(void);
 size_t xsi_work_events_room(void); /* entries that have memory; for tests */
-bool xsi_work_events_reset(void); /* true: the kernel has forgotten the tables */
-void xsi_work_watch_start(void);  /* once in the life of the process */
+bool xsi_work_events_reset(void);  /* true: the kernel has forgotten the tables */
+void xsi_work_watch_start(void);   /* once in the life of the process */
 void xsi_work_watch_reset(void);
 
 #endif /* XSCHED_WORK_INTERNAL_H */
