@@ -4,9 +4,9 @@ import sys
 import time
 
 SMALL = {"llama": dict(layers=2, width=64, heads=4, groups=2, inner=96, vocab=128, longest=32), "prompt": 8,
-         "bert": (64, 4, 96, 16), "gpt2": (2, 64, 4, 128, 16), "fft": (4, 64), "copies": 1 << 12}
+         "bert": (64, 4, 96, 16), "gpt2": (2, 64, 4, 128, 16), "fft": (4, 64), "copies": 1 << 12, "recommender": (4, 50, 8, 16)}
 FULL = {"llama": dict(layers=22, width=2048, heads=32, groups=4, inner=5632, vocab=32000, longest=1024), "prompt": 512,
-        "bert": (768, 12, 3072, 128), "gpt2": (12, 768, 12, 50257, 1024), "fft": (64, 1 << 20), "copies": 1 << 26}
+        "bert": (768, 12, 3072, 128), "gpt2": (12, 768, 12, 50257, 1024), "fft": (64, 1 << 20), "copies": 1 << 26, "recommender": (32, 100000, 64, 256)}
 # Sizes of nets.py: those of ViT-B/16, MobileNetV2, DeepLabV3 over an 18-layer network, and Whisper base.
 SMALL["nets"] = {"vit": (32, 8, 64, 4, 2, 10), "mobilenet": (32, 8, [(1, 8, 1, 1), (6, 12, 2, 2)], 32, 10),
                  "deeplab": (64, [(8, 1, 1, 1), (16, 1, 2, 1), (16, 1, 1, 2)], 16, (2, 3), 5), "whisper": (8, 30, 64, 4, 2, 50, 3)}
@@ -395,6 +395,35 @@ class Maker:
                 y = f.layer_norm(y + f.linear(f.gelu(f.linear(y, *up)), *down), (width,))
                 tick()
             return torch.tanh(y[:, 0])
+        return Eager(forward)
+
+    def make_recommender(self, tables):
+        """Embeddings of one value per table, their products, and two networks of three layers. The inputs come from the host."""
+        torch, f = self.torch, self.torch.nn.functional
+        batch, rows, width, inner = self.sizes["recommender"]
+        dense, wanted = torch.randn(batch, 13), torch.randint(0, rows, (tables, batch))
+        embeddings = [torch.randn(rows, width, device=self.device) for _ in range(tables)]
+
+        def linear(n, m):
+            return [torch.randn(n, m, device=self.device) / m ** 0.5, torch.zeros(n, device=self.device)]
+        bottom = [linear(*s) for s in ((inner, 13), (inner, inner), (width, inner))]
+        top = [linear(*s) for s in ((inner, width + (tables + 1) ** 2), (inner, inner), (1, inner))]
+
+        def forward(tick):
+            y, rows_of = dense.to(self.device), wanted.to(self.device)
+            for w in bottom:
+                y = f.relu(f.linear(y, *w))
+                tick()
+            parts = [y]
+            for table, row in zip(embeddings, rows_of):
+                parts.append(f.embedding(row, table))
+                tick()
+            together = torch.stack(parts, 1)
+            z = torch.cat((y, (together @ together.transpose(1, 2)).flatten(1)), 1)
+            for w in top:
+                z = f.relu(f.linear(z, *w))
+                tick()
+            return torch.sigmoid(z)
         return Eager(forward)
 
     # -- services and jobs of the vision suites

@@ -11,14 +11,17 @@ from processes import Failed
 from scene import Mode, Scene, check, ideal
 
 DEFAULT = "HPF"  # just in time
-OTHERS = ("HPF/wait", "HPF/medium", "HPF/native")
+OTHERS = ("HPF/batch", "HPF/tiny", "HPF/wait")
 # name -> high model, its CPU time in ms or None, low model, rate, arrivals, seconds of a block
 PAIRS = {
+    "strategy/recommender, tiny kernels": ("recommender:26", 2, "tiny:1000", 200, "jitter 200 SEED", 0.5),
+    "strategy/recommender, training": ("recommender:26", 2, "gpt2:8", 100, "jitter 100 SEED", 0.8),
+    "strategy/bert6, FFTs": ("bert:6", 4.5, "fft", 80, "jitter 80 SEED", 1),
     "strategy/bert12 beside FFTs": ("bert:12", 9, "fft", 40, "jitter 40 SEED", 1.9),
     "strategy/ResNet-18 b1 beside ResNet-50 b1024": ("resnet18:1", None, "resnet50:1024", 20, "rate 20", 3.75),
 }
 ROUNDS = 4  # at least 300 requests per mode
-SPIN = dict(inference.SPIN, **{"resnet18:1": "spin:20x60@40", "resnet50:1024": "spin:20000"})
+SPIN = dict(inference.SPIN, **{"recommender:26": "spin:10x50@35", "resnet18:1": "spin:20x60@40", "resnet50:1024": "spin:20000"})
 
 
 class Switch:

@@ -238,13 +238,13 @@ class Strategies(unittest.TestCase):
                 return {"name": self.name}
         daemon = Daemon()
         switch = strategies.Switch(daemon)
-        for name in ("live", "HPF/wait", "alone", "HPF/medium"):
+        for name in ("live", "HPF/wait", "alone", "HPF/batch"):
             switch.prepare(scene.Mode(name, 1, "live", [0], True))
             self.assertEqual(daemon.name, name if "/" in name else "HPF")
         switch.verify()
         self.assertTrue(switch.proof()["ok"])
         daemon.obeys = False
-        switch.prepare(scene.Mode("HPF/native", 1, "live", [0], True))
+        switch.prepare(scene.Mode("HPF/tiny", 1, "live", [0], True))
         switch.verify()
         self.assertFalse(switch.proof()["ok"])
 
