@@ -210,6 +210,8 @@ func busyText(q *control.Queue) string {
 		return "idle"
 	case q.CopiesOnly:
 		return "copies"
+	case q.Batched:
+		return "batched"
 	}
 	return "busy"
 }

@@ -177,6 +177,8 @@ type Queue struct {
 	YieldedNS   int64  `json:"yielded_ns"`
 	RanNS       int64  `json:"ran_ns"` // time with work while neither suspended nor yielding
 	Submitted   uint64 `json:"submitted"`
+	Batched     bool   `json:"batched"` // its kernels gather on the device before they run
+	Bursts      uint64 `json:"bursts"`  // batches released to the device
 	Transitions uint64 `json:"transitions"`
 	// Merged counts further queues of the program, beyond the user's limit, which are scheduled as one
 	// with this queue and have no entry. Submitted includes theirs.

@@ -142,6 +142,7 @@ type queue struct {
 	transitions uint64
 	began       uint64 // last transition as the client dated it; see seenAt
 	submitted   uint64
+	bursts      uint64 // batches released to the device
 	busy        bool
 	yields      bool   // it has work, and the hardware prefers the longer timeslices of others
 	unproved    string // why it does not compete, empty: it does; see proof.go

@@ -127,6 +127,7 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 		return
 	}
 	l.seeCopies(now, c, q, v)
+	q.bursts = v.Bursts
 	if q.submitted != v.Submitted {
 		q.submitted = v.Submitted
 		c.touch()
@@ -467,7 +468,7 @@ func (l *Loop) updateWorker(c *Client, gpu model.DeviceID) {
 	}
 	// The index has no meaning for a worker, and the limits belong to the gate.
 	want.Queue = model.QueueID{Session: c.ID}
-	want.InFlight, want.Batch = 0, 0
+	want.InFlight, want.Batch, want.Gather = 0, 0, false
 	if want == (model.Desired{Queue: want.Queue}) {
 		if _, ok := c.sent[gpu]; !ok {
 			return // the worker has never been used

@@ -42,6 +42,7 @@ type QueueView struct {
 	Yielded     uint64 // times that the hardware left it for the longer timeslices of others
 	Yielding    time.Duration
 	Submitted   uint64
+	Bursts      uint64 // batches released to the device
 	Transitions uint64
 	Ran         time.Duration  // time with work, neither suspended nor yielding
 	StoppedBy   map[int]uint64 // preemptions and yields by cause: a PID, ByHand, ByGroup or ByOthers
@@ -101,7 +102,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
-			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Transitions: q.transitions,
+			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Bursts: q.bursts, Transitions: q.transitions,
 		}
 		if qv.Merged, qv.Submitted = q.merged, q.submitted+q.mergedSubmitted; q.merged > 0 && reason == "" {
 			qv.Reason = fmt.Sprintf("the user has too many queues: %d more of the program are scheduled as one with this", qv.Merged)

@@ -54,6 +54,8 @@ type Feeding struct {
 	// From StopAt on, and until StopUntil at most, lower queues delay the program. 0: not.
 	StopAt    Time
 	StopUntil Time
+	// Batch: the program's kernels should gather on the device (Batching).
+	Batch bool
 	// CheckAt is when to look at the program's progress; 0: never.
 	CheckAt Time
 }

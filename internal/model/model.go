@@ -123,6 +123,8 @@ type Verdict struct {
 	Limit bool
 	// Slice is the hardware timeslice; 0 keeps the driver's own.
 	Slice time.Duration
+	// Gather: launches wait on the device until most of a request is there.
+	Gather bool
 }
 
 // Plan is one verdict per queue of a view, in its order.
@@ -136,6 +138,8 @@ type Desired struct {
 	// InFlight and Batch are the Lv1 limits; 0: none.
 	InFlight int `json:"in_flight,omitempty"`
 	Batch    int `json:"batch,omitempty"`
+	// Gather: as in Verdict.
+	Gather bool `json:"gather,omitempty"`
 }
 
 // Mode selects which parts of a plan are carried out. It can change at any time.

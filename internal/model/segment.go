@@ -133,6 +133,7 @@ type Segments struct {
 	poor  bool
 
 	counts SegmentCounts
+	batch  Batching
 
 	// The current segment.
 	open, waits  bool
@@ -196,7 +197,7 @@ func (s *Segments) State() SegmentState {
 
 // Feeding returns what a policy needs to know.
 func (s *Segments) Feeding() Feeding {
-	f := Feeding{Class: s.class, Waits: s.open && s.waits, Paused: s.open && s.paused != 0, Hold: s.hold()}
+	f := Feeding{Class: s.class, Batch: s.batch.On, Waits: s.open && s.waits, Paused: s.open && s.paused != 0, Hold: s.hold()}
 	if s.class != ClassLaunchBound {
 		return f
 	}
@@ -370,6 +371,7 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 	}
 	s.unseen = max(0, s.unseen-1)
 	size := uint32(min(s.count-s.base, 1<<31))
+	s.batch.End(uint64(size), fed, tail)
 	foreseen := s.settle(size, fed, tail)
 	wait := now.Add(-tail)
 	// Lower queues are mostly still stopped when a segment follows, so one that waits early, such as a token,

@@ -33,6 +33,7 @@ const (
 	StopAtWait   Strategy = "wait"
 	WholeRequest Strategy = "whole"
 	TinyInTime   Strategy = "tiny-in-time"
+	Batches      Strategy = "batch"
 )
 
 // strategies describes what lows have beside a launch-bound request. The default has
@@ -44,10 +45,11 @@ var strategies = map[Strategy]string{
 	StopAtWait:   "suspended when its program begins to wait",
 	WholeRequest: "suspended from its first launch on",
 	TinyInTime:   "a tiny slice shortly before its program waits",
+	Batches:      "a tiny slice, while the request gathers on the device",
 }
 
 // InTime reports that lows give way shortly before a program waits.
-func (s Strategy) InTime() bool { return s == JustInTime || s == TinyInTime }
+func (s Strategy) InTime() bool { return s == JustInTime || s == TinyInTime || s == Batches }
 
 // strategist is a policy with strategies.
 type strategist interface{ strategist() }
@@ -69,6 +71,11 @@ func (e entry) with(policy, strategy string) (string, entry) {
 // fedHigh reports that all queues of [from, end) that may run are launch-bound.
 func (v *View) fedHigh(from, end int) bool {
 	return v.next(from, end, func(q *Queue) bool { return q.Admitted && q.Feeding.Class != model.ClassLaunchBound }) < 0
+}
+
+// gathers reports that the kernels of all queues of [from, end) that may run should gather on the device.
+func (v *View) gathers(from, end int) bool {
+	return v.next(from, end, func(q *Queue) bool { return q.Admitted && !q.Feeding.Batch }) < 0
 }
 
 // fedStop reports whether lows have to give way to a launch-bound high of
@@ -103,7 +110,7 @@ func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
 		if q.Ready {
 			return true, model.Never
 		}
-	case JustInTime, TinyInTime:
+	case JustInTime, TinyInTime, Batches:
 		if q.Ready {
 			return q.Feeding.Stops(now)
 		}

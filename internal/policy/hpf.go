@@ -74,7 +74,10 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && v.allSliced(high, highEnd)
 	beside, fedWake := h.beside(), model.Never
 	fedNow := false // lows give way to a launch-bound high
-	if fed := sliced && !beside && v.CanSuspend && v.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {
+	gather := v.LaunchBound == Batches && sliced && !beside && v.gathers(high, highEnd)
+	if highs.Gather = gather; gather {
+		// The hardware changes to a complete batch by itself.
+	} else if fed := sliced && !beside && v.CanSuspend && v.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {
 		beside = true
 		fedNow, fedWake = v.fedStop(now, high, highEnd)
 		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
@@ -103,7 +106,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 		return plan, fedWake
 	}
 
-	if sliced && !beside {
+	if sliced && !beside && !gather {
 		if until := v.chained(now, high, highEnd); until > now {
 			return plan, until
 		}

@@ -286,3 +286,4 @@ func (r *rank) CopyStart(*gpumodel.Work) {}
 
 // CopyReady implements gpumodel.Sink.
 func (r *rank) CopyReady(*gpumodel.Work) bool { return true }
+func (r *rank) Reached(*gpumodel.Work) bool   { return true }

@@ -127,6 +127,7 @@ type QueueView struct {
 	Launches uint64 // kernels and graphs; while busy an estimate, current under TellProgress
 	Waits    uint64 // times a thread began to wait after submitting
 	Copies   uint64 // copies and memsets
+	Bursts   uint64 // batches released to the device
 	BusyNS   int64  // raw; see Worked
 	FedNS    uint64 // raw; see Fed
 }
@@ -193,6 +194,7 @@ func (p *Page) Queue(i int) QueueView {
 	q.ChangedNS = load64(p.mem, at+OffQueueChangedNS)
 	q.BusyNS = int64(load64(p.mem, at+OffQueueBusyNS))
 	q.Launches = load64(p.mem, at+OffQueueLaunches)
+	q.Bursts = load64(p.mem, at+OffQueueBursts)
 	// The client writes the wait's time before the count.
 	q.Waits = load64(p.mem, at+OffQueueWaits)
 	q.FedNS = load64(p.mem, at+OffQueueFedNS)
@@ -222,18 +224,20 @@ func (p *Page) SetTell(i int, tell uint32) {
 	}
 }
 
-// SetGate opens or closes the gate of slot i and wakes held launchers.
-func (p *Page) SetGate(i int, held bool) {
+// SetGate sets the gate of slot i to GateOpen, GateHeld or GateBatch, and wakes held launchers unless
+// it stays closed. Clients of version 4 know no batches: their gate is open instead.
+func (p *Page) SetGate(i int, state uint32) {
 	at, ok := slot(i)
 	if !ok {
 		return
 	}
-	if held {
-		store32(p.mem, at+OffQueueGate, GateHeld)
-		return
+	if state == GateBatch && p.version < 5 {
+		state = GateOpen
 	}
-	store32(p.mem, at+OffQueueGate, GateOpen)
-	futexWake(p.mem, at+OffQueueGate)
+	store32(p.mem, at+OffQueueGate, state)
+	if state != GateHeld {
+		futexWake(p.mem, at+OffQueueGate)
+	}
 }
 
 // SetLimits writes the Lv1 limits of slot i; 0: none.

@@ -44,8 +44,9 @@ const (
 
 // Values of enum xsw_gate.
 const (
-	GateOpen uint32 = 0 // XSW_GATE_OPEN
-	GateHeld uint32 = 1 // XSW_GATE_HELD
+	GateOpen  uint32 = 0 // XSW_GATE_OPEN
+	GateHeld  uint32 = 1 // XSW_GATE_HELD
+	GateBatch uint32 = 2 // XSW_GATE_BATCH
 )
 
 // Values of enum xsw_queue_kind.
@@ -244,7 +245,8 @@ type Queue struct {
 	Launches    uint64
 	Waits       uint64
 	Copies      uint64
-	Rsv1        [2]uint64
+	Bursts      uint64
+	Rsv1        uint64
 	Transitions uint64
 	ChangedNS   uint64
 	Generation  uint64
@@ -269,7 +271,8 @@ const (
 	OffQueueLaunches    = 24
 	OffQueueWaits       = 32
 	OffQueueCopies      = 40
-	OffQueueRsv1        = 48
+	OffQueueBursts      = 48
+	OffQueueRsv1        = 56
 	OffQueueTransitions = 64
 	OffQueueChangedNS   = 72
 	OffQueueGeneration  = 80

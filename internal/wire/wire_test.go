@@ -145,12 +145,16 @@ func TestPage(t *testing.T) {
 	if q := p.Queue(3); q.InUse() {
 		t.Errorf("destroyed queue %+v", q)
 	}
-	p.SetGate(3, true)
+	p.SetGate(3, GateHeld)
 	p.SetLimits(3, 4, 2)
 	if held, in, ba := c.Gate(3); !held || in != 4 || ba != 2 {
 		t.Error("gate not seen")
 	}
-	p.SetGate(3, false)
+	p.SetGate(3, GateBatch) // one that holds no launch
+	if held, _, _ := c.Gate(3); held || load32(p.mem, HeaderBytes+3*QueueBytes+OffQueueGate) != GateBatch {
+		t.Error("batches not seen")
+	}
+	p.SetGate(3, GateOpen)
 	p.WriteLease(5, 99)
 	if e, d := c.Lease(); e != 5 || d != 99 {
 		t.Error("lease not seen")
@@ -173,7 +177,7 @@ func TestPage(t *testing.T) {
 	}
 	// Out-of-range slots are ignored.
 	for _, i := range []int{-1, MaxQueues, 1 << 40} {
-		p.SetGate(i, true)
+		p.SetGate(i, GateHeld)
 		p.SetLimits(i, 1, 1)
 		if q := p.Queue(i); q.Generation != 0 {
 			t.Error("out of range slot reads as used")
@@ -243,7 +247,7 @@ func FuzzPage(f *testing.F) {
 			_ = q.Device.String()
 		}
 		_ = p.Queue(index)
-		p.SetGate(index, false)
+		p.SetGate(index, GateOpen)
 		p.SetLimits(index, 1, 1)
 		_ = p.Counters()
 		_ = p.RecoveredEpoch()

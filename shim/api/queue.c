@@ -145,7 +145,7 @@ static XResult submit(struct xsi_work_stream *work, HwQueueHandle hwq,
                       const struct xsi_api_object *command) {
   struct xsi_counters *mine = xsi_counters_mine();
   uint64_t before = mine->hooked_calls;
-  xsi_work_submit(work);
+  xsi_work_submit(work, XSI_WORK_OTHER);
   XResult result = command->command.launch(hwq, command->command.data);
   if (result == kXSchedSuccess && mine->hooked_calls == before)
     xsi_work_landed(work);

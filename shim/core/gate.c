@@ -43,7 +43,7 @@ void xsi_gate_wait(int index) {
   bool waited = false;
   for (;;) {
     uint32_t value = __atomic_load_n(gate, __ATOMIC_ACQUIRE);
-    if (value == XSW_GATE_OPEN || xsi_gate_silent(now)) break;
+    if (value != XSW_GATE_HELD || xsi_gate_silent(now)) break;
     // Not FUTEX_PRIVATE: the daemon wakes us from its own mapping.
     syscall(SYS_futex, gate, FUTEX_WAIT, value, &step, NULL, 0);
     waited = true;

@@ -10,8 +10,8 @@
 
 void xsi_gate_wait(int index); /* returns when open, or when the daemon has been silent too long */
 static inline void xsi_gate_pass(int index) {
-  if (XSI_UNLIKELY(__atomic_load_n(&xsi_slot((uint32_t)index)->gate, __ATOMIC_ACQUIRE) !=
-                   XSW_GATE_OPEN))
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_slot((uint32_t)index)->gate, __ATOMIC_ACQUIRE) ==
+                   XSW_GATE_HELD))
     xsi_gate_wait(index);
 }
 

@@ -213,7 +213,7 @@ void xsi_queue_wake_held(void) {
   xsi_queue_unlock();
   for (uint32_t i = 0; i < count; i++) {
     uint32_t *gate = &xsi_slot(i)->gate;
-    if (__atomic_load_n(gate, __ATOMIC_RELAXED) != XSW_GATE_OPEN)
+    if (__atomic_load_n(gate, __ATOMIC_RELAXED) == XSW_GATE_HELD)
       syscall(SYS_futex, gate, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
   }
 }
@@ -229,7 +229,7 @@ bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info) {
         .pci_bus_slot = queue->pci_bus_slot,
         .priority = queue->priority,
         .busy = is_busy(queue),
-        .held = __atomic_load_n(&xsi_slot(index)->gate, __ATOMIC_RELAXED) != XSW_GATE_OPEN,
+        .held = __atomic_load_n(&xsi_slot(index)->gate, __ATOMIC_RELAXED) == XSW_GATE_HELD,
         .submitted = __atomic_load_n(&queue->tally.submitted, __ATOMIC_RELAXED)};
   }
   xsi_queue_unlock();

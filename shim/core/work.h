@@ -79,6 +79,11 @@ struct xsi_work_platform {
   bool (*capturing)(uintptr_t stream);
   /* Of a created stream; bigger is more important, 0 is the usual. */
   int32_t (*priority_of)(uintptr_t stream);
+  /* Optional: batches (work_batch.c). share makes a page of ours readable for the context's device and
+   * returns the page's address there. hold lets the stream's later work wait until the word at that
+   * address is value or, counted modulo 2^32, larger. Both from the program's threads. */
+  int (*batch_share)(uintptr_t context, void *page, size_t bytes, uint64_t *address);
+  int (*batch_hold)(uintptr_t context, uintptr_t stream, uint64_t address, uint32_t value);
   void (*watcher_starts)(void); /* on the watcher thread, before it asks anything */
   bool has_current;             /* threads have a current context, and asking which costs time */
   bool waits_at_thread_exit;    /* a thread's default streams are empty when it ends */
@@ -87,6 +92,7 @@ struct xsi_work_platform {
 
 struct xsi_work_context;
 struct xsi_work_limit;
+struct xsi_work_batch;
 
 struct xsi_work_stream {
   /* first line: touched by every submission */
@@ -130,6 +136,8 @@ struct xsi_work_stream {
   uint64_t looked_at;  /* the watcher's: submissions when it last came by */
   struct xsi_tally own_tally;
   struct xsi_work_limit *limit;
+  struct xsi_work_batch *batch; /* of its context; NULL: not known yet in this life */
+  uint32_t batch_value;         /* the value that its work waits for, or has waited for */
   struct xsi_work_stream *hash_next;
   struct xsi_work_stream *next, *previous;           /* of the context */
   struct xsi_work_stream *busy_next, *busy_previous; /* of the context, while busy */
@@ -224,8 +232,13 @@ bool xsi_work_is_busy(const struct xsi_work_stream *stream);
 void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher);
 void xsi_work_limit_before(struct xsi_work_stream *stream);
 void xsi_work_limit_after(struct xsi_work_stream *stream);
-/* Waits at the program's own gate, then at the daemon's. */
-void xsi_work_held(struct xsi_work_stream *stream) __attribute__((cold));
+
+/* What a submission is, for batches: a kernel (any other value is its handle), work inside the device
+ * that no call waits for, or anything else, which may wait and therefore releases the batch first. */
+#define XSI_WORK_OTHER ((uintptr_t)0)
+#define XSI_WORK_INSIDE ((uintptr_t)1)
+/* Waits at the program's own gate, then obeys the daemon's. */
+void xsi_work_held(struct xsi_work_stream *stream, uintptr_t kernel) __attribute__((cold));
 
 static inline struct xsw_queue *xsi_work_slot(const struct xsi_work_stream *stream) {
   return __atomic_load_n(&stream->slot, __ATOMIC_ACQUIRE);
@@ -260,11 +273,11 @@ static inline uint64_t xsi_work_submitted(const struct xsi_work_stream *stream) 
 }
 
 /* Before the driver call: counts the work, then waits while the daemon holds this queue. */
-static inline void xsi_work_submit(struct xsi_work_stream *stream) {
+static inline void xsi_work_submit(struct xsi_work_stream *stream, uintptr_t kernel) {
   xsi_work_count(stream);
   struct xsw_queue *slot = xsi_work_slot(stream);
   if (XSI_UNLIKELY(__atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN))
-    xsi_work_held(stream);
+    xsi_work_held(stream, kernel);
   if (XSI_UNLIKELY(__atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED) != 0))
     xsi_work_limit_before(stream);
 }
@@ -397,6 +410,23 @@ struct xsi_work_standing {
 void xsi_work_event_look(struct xsi_work_standing *standing, uintptr_t event, bool waiting);
 void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t event, bool waited,
                              bool over);
+
+/* ---- batches (work_batch.c) --------------------------------------------------------- */
+
+/* Nonzero while work may wait on a device for the rest of its batch. */
+extern uint32_t xsi_work_closed;
+void xsi_work_release_batches(void) __attribute__((cold));
+/* Before every call that may wait: nothing of ours may keep the device from it. From any thread, without a
+ * lock. */
+static inline void xsi_work_open(void) {
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_closed, __ATOMIC_SEQ_CST) != 0))
+    xsi_work_release_batches();
+}
+/* A submission to a stream whose gate says XSW_GATE_BATCH. */
+void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uintptr_t kernel);
+/* Other processes wait for this one's work on the device: no batches from here on. */
+void xsi_work_never_batch(void);
+extern bool xsi_work_batch_by_thread; /* tests turn it off */
 
 /* ---- watcher (work_watch.c) ------------------------------------------------------ */
 

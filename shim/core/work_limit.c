@@ -247,8 +247,8 @@ void xsi_work_limit_before(struct xsi_work_stream *stream) {
     if (outcome != ENDED) break;
   }
   // The daemon may have closed the gate meanwhile.
-  if (waited && __atomic_load_n(&xsi_work_slot(stream)->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN)
-    xsi_work_held(stream);
+  if (waited && __atomic_load_n(&xsi_work_slot(stream)->gate, __ATOMIC_ACQUIRE) == XSW_GATE_HELD)
+    xsi_work_held(stream, XSI_WORK_INSIDE);
   errno = saved_errno;
 }
 

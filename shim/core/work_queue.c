@@ -154,7 +154,7 @@ int xsi_work_hold(struct xsi_work_life life, bool hold) {
   return alive ? 0 : -ENOENT;
 }
 
-void xsi_work_held(struct xsi_work_stream *stream) {
+void xsi_work_held(struct xsi_work_stream *stream, uintptr_t kernel) {
   int saved_errno = errno;
   if (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST)) {
     // Work held by the program does not wait for the GPU: no other queue must be preempted for it.
@@ -164,7 +164,13 @@ void xsi_work_held(struct xsi_work_stream *stream) {
     xsi_work_count(stream);
   }
   struct xsw_queue *slot = xsi_work_slot(stream);
-  if (slot != &closed_slot && __atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN)
+  uint32_t gate =
+      slot == &closed_slot ? XSW_GATE_OPEN : __atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE);
+  if (gate == XSW_GATE_HELD) {
+    xsi_work_open(); // the daemon holds the queue, not what it has launched
     xsi_gate_wait(__atomic_load_n(&stream->queue, __ATOMIC_RELAXED));
+  } else if (gate == XSW_GATE_BATCH) {
+    xsi_work_batch(stream, slot, kernel);
+  }
   errno = saved_errno;
 }

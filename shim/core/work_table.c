@@ -230,6 +230,7 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   // First, so that no thread puts an event of this life back after the others are forgotten.
   __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
   xsi_work_limit_forget(stream);
+  __atomic_store_n(&stream->batch, NULL, __ATOMIC_RELAXED);
   if (stream->own) xsi_work_take_queue(stream);
   xsi_work_let_go(stream);
   if (stream->orphan) xsi_work_keep_event(context, stream->orphan);
@@ -425,6 +426,7 @@ void xsi_work_context_seen(const struct xsi_work_platform *platform, uintptr_t h
 }
 
 static void drop(struct xsi_work_context *context) {
+  xsi_work_batch_forget(context->handle);
   for (struct xsi_work_stream *stream = context->streams, *next; stream; stream = next) {
     next = stream->next;
     if (!stream->abandoned) unhash(stream);

@@ -6,15 +6,17 @@
 
 // ---- work other than launches, and launches into another stream than before ---------------------
 
-struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream) {
+struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream,
+                               uintptr_t kernel) {
   struct xsi_call call = {NULL, XSI_PLAIN};
-  if (XSI_UNLIKELY(!account->enter())) return call;
+  bool active = kernel == XSI_WORK_OTHER ? account->enter() : account->enter_submit();
+  if (XSI_UNLIKELY(!active)) return call;
   call.mode = XSI_CAPTURED;
   if (xsi_captured(account, stream)) return call;
   call.mode = XSI_COUNTED;
   call.work = account->work(stream);
   if (XSI_LIKELY(call.work != NULL))
-    xsi_work_submit(call.work);
+    xsi_work_submit(call.work, kernel);
   else if (account->unknown != NULL)
     account->unknown(stream);
   return call;
@@ -179,7 +181,8 @@ void xsi_begin_await(const struct xsi_account *account, uintptr_t stream) {
 
 void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, const void *event,
                       uintptr_t stream) {
-  enter(account, wait);
+  wait->call.work = NULL;
+  wait->call.mode = account->enter_submit() ? XSI_COUNTED : XSI_PLAIN;
   if (wait->call.mode == XSI_PLAIN) return;
   xsi_work_event_forget((uintptr_t)event);
   if (xsi_captured(account, stream)) return; // recorded into a graph
@@ -234,7 +237,7 @@ int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wai
 
 // The stream that waits may become a part of the capture, in whatever context that is.
 struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream) {
-  if (!account->enter() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
+  if (!account->enter_submit() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
     return NULL;
   return xsi_work_exclude_stream(account->work(stream));
 }

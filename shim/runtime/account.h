@@ -29,8 +29,10 @@ struct xsi_wait {
 
 /* What differs between runtimes. */
 struct xsi_account {
-  bool (*enter)(void);                        /* counts the call; false: disabled */
-  struct xsi_call (*begin)(uintptr_t stream); /* as for a launch */
+  /* Counts the call; false: disabled. A call may wait for the device, so enter releases batches first;
+   * enter_submit is for calls that never wait. */
+  bool (*enter)(void), (*enter_submit)(void);
+  struct xsi_call (*begin)(uintptr_t stream); /* as for a launch, after enter */
   struct xsi_work_stream *(*work)(uintptr_t stream);
   /* Does what goes into the stream become part of a graph? Asked only while there are captures. */
   bool (*is_capturing)(uintptr_t stream);
@@ -47,7 +49,8 @@ static inline bool xsi_captured(const struct xsi_account *account, uintptr_t str
 /* ---- work ------------------------------------------------------------------------- */
 
 /* Work into any stream. A runtime inlines the common case of a launch in its own begin_launch. */
-struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream);
+struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream,
+                               uintptr_t kernel);
 int xsi_end_work(struct xsi_call call, int result);
 struct xsi_call xsi_begin_copy(const struct xsi_account *account, uintptr_t stream);
 int xsi_end_copy(struct xsi_call call, int result);

@@ -72,6 +72,10 @@
   PTSZ(cuStreamGetCtx, 9020, cuStreamGetCtx)                                                       \
   PTSZ(cuStreamGetId, 12000, cuStreamGetId)                                                        \
   PTSZ(cuStreamGetDevice, 12080, cuStreamGetDevice)                                                \
+  PTSZ(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2)                                         \
+  PTSZ(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2)                                       \
+  PLAIN(cuMemHostRegister, 6050, cuMemHostRegister_v2)                                             \
+  PLAIN(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2)                             \
   PTSZ(cuStreamBeginCapture, 10000, cuStreamBeginCapture)                                          \
   PTSZ(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2)                                       \
   PTSZ(cuStreamEndCapture, 10000, cuStreamEndCapture)                                              \

@@ -53,16 +53,16 @@ struct vg_map {
 };
 
 /* One entry of a channel's ring; written by the client, read once by the device. */
-enum vg_op { VG_KERNEL = 1, VG_COPY = 2, VG_FILL = 3, VG_WAIT = 4, VG_MARK = 5 };
+enum vg_op { VG_KERNEL = 1, VG_COPY = 2, VG_FILL = 3, VG_WAIT = 4, VG_MARK = 5, VG_VALUE = 6 };
 
 struct vg_entry {
   uint32_t op;
   uint32_t width; /* of a fill: 1, 2 or 4 */
   uint64_t submit_ns;
   uint64_t amount; /* kernel: device time in ns; copy, fill: bytes */
-  uint64_t dst;    /* VRAM offset; kernel: its result, mark: its time; or VG_NO_ADDRESS */
+  uint64_t dst;    /* VRAM offset; kernel: its result, mark: its time; or VG_NO_ADDRESS; value: its word */
   uint64_t src;
-  uint32_t value; /* kernel: seed; fill: value */
+  uint32_t value; /* kernel: seed; fill: value; value: what to wait for */
   uint32_t lane;  /* copy, fill: index into copy_groups */
   uint32_t wait_channel;
   uint32_t _rsv;

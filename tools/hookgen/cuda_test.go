@@ -19,6 +19,7 @@ var cudaKinds = []struct {
 	{`^cuStream(Get|Set|Copy)\w*`, ""},
 	{`^cuLaunchHostFunc|^cuStreamAddCallback|^cuGraphUpload`, "work"},
 	{`^cuLaunch|^cuGraphLaunch`, "launch hand"},
+	{`^cuMem(setD\w+Async|cpyDtoDAsync)`, "inside"},
 	{`^cuMem(cpy|set|Prefetch|Discard|BatchDecompress)`, "copy"},
 	{`WaitValue|BatchMemOp|WaitExternalSemaphores`, "await"},
 	{`WriteValue|SignalExternalSemaphores|^cuMem(Alloc|AllocFromPool|Free)Async|^cuStreamAttachMem|^cuMemMapArrayAsync|^cuGraphics(Unm|M)apResources|WaitEvent`, "pass capture"},

@@ -114,6 +114,18 @@ func byAPI(calls []call) []byte {
 	return b.Bytes()
 }
 
+// kernel is the second argument of begin_launch where the runtime has batches: the kernel's handle. A
+// graph is a batch already.
+func (c call) kernel() string {
+	if c.dialect.dir != cuda.dir {
+		return ""
+	}
+	if i := slices.Index(c.types, "CUfunction"); i >= 0 {
+		return fmt.Sprintf(", (uintptr_t)a%d", i)
+	}
+	return ", XSI_WORK_OTHER"
+}
+
 // entryBody is the code between the lookup of the real function and the return of its result.
 func entryBody(c call) string {
 	real := fmt.Sprintf(c.done, fmt.Sprintf("real(%s)", c.arguments()))
@@ -154,7 +166,9 @@ func entryBody(c call) string {
 		return fmt.Sprintf("  struct xsi_call call = %sbegin_ext(%s, a%s, a%s);\n"+
 			"  return %send_ext(call, a%s, %s);\n", p, on, parts[1], parts[2], p, parts[2], real)
 	case "launch":
-		return fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on, real)
+		return fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on+c.kernel(), real)
+	case "inside":
+		return fmt.Sprintf("  struct xsi_call call = %sbegin_inside(%s);\n  return xsi_end_copy(call, %s);\n", p, stream, real)
 	case "query":
 		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_query(%s, &wait, %s);\n  return xsi_end_query(%s, &wait, %s);\n",
 			account, stream, account, real)
@@ -173,8 +187,12 @@ func entryBody(c call) string {
 			return fmt.Sprintf("  struct xsi_wait wait;\n  if (xsi_begin_maybe(%s, &wait, %s) && %s)\n    xsi_maybe_waits(&wait);\n%s"+
 				"  return xsi_end_maybe(&wait, %s, %s);\n", account, stream, c.condition(), timed, stream, real)
 		}
-		plain := fmt.Sprintf("  struct xsi_call call = xsi_begin_%s(%s, %s);\n  return xsi_end_%s(call, %s);\n",
-			c.kind, account, stream, c.kind, real)
+		what := ""
+		if c.kind == "work" {
+			what = ", XSI_WORK_OTHER"
+		}
+		plain := fmt.Sprintf("  struct xsi_call call = xsi_begin_%s(%s, %s%s);\n  return xsi_end_%s(call, %s);\n",
+			c.kind, account, stream, what, c.kind, real)
 		switch {
 		case len(parts) == 1:
 			return plain

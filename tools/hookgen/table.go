@@ -49,6 +49,7 @@ var details = map[string][]string{
 	"ext":     {},
 	"work":    {"N"},
 	"copy":    {"N", "default", "wait"},
+	"inside":  {"N"},
 	"sync":    {"N"},
 	"query":   {"N"},
 	"await":   {"N"},

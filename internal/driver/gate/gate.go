@@ -9,11 +9,12 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
+	"xsched/internal/wire"
 )
 
 // Page is the daemon's half of a shared page's queues.
 type Page interface {
-	SetGate(slot int, held bool)
+	SetGate(slot int, state uint32)
 	SetLimits(slot int, inFlight, batch uint32)
 }
 
@@ -25,7 +26,7 @@ type Target struct {
 	metrics *driver.Metrics
 
 	known           bool
-	held            bool
+	state           uint32
 	inFlight, batch uint32
 }
 
@@ -38,23 +39,29 @@ func New(page Page, slot int, metrics *driver.Metrics) *Target {
 
 // Apply closes the gate for LevelBlock only; at higher levels the hardware stops the work.
 func (t *Target) Apply(_ context.Context, want model.Desired) error {
-	held := want.Suspend == model.LevelBlock
+	state := uint32(wire.GateOpen)
+	switch {
+	case want.Suspend == model.LevelBlock:
+		state = wire.GateHeld
+	case want.Gather && want.Suspend == 0:
+		state = wire.GateBatch
+	}
 	inFlight, batch := clamp(want.InFlight), clamp(want.Batch)
 	if !t.known || inFlight != t.inFlight || batch != t.batch {
 		t.page.SetLimits(t.slot, inFlight, batch)
 	}
-	if !t.known || held != t.held {
-		if held {
+	if !t.known || state != t.state {
+		if state == wire.GateHeld {
 			t.metrics.GateHolds.Add(1)
 		}
-		t.page.SetGate(t.slot, held)
+		t.page.SetGate(t.slot, state)
 	}
-	t.known, t.held, t.inFlight, t.batch = true, held, inFlight, batch
+	t.known, t.state, t.inFlight, t.batch = true, state, inFlight, batch
 	return nil
 }
 
 // Held reports whether the gate is known to be closed.
-func (t *Target) Held() bool { return t.known && t.held }
+func (t *Target) Held() bool { return t.known && t.state == wire.GateHeld }
 
 // Invalidate makes the next Apply write every field.
 func (t *Target) Invalidate() { t.known = false }

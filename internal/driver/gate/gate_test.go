@@ -14,7 +14,7 @@ import (
 
 type page struct{ log []string }
 
-func (p *page) SetGate(slot int, held bool) { p.log = append(p.log, fmt.Sprint("gate ", slot, held)) }
+func (p *page) SetGate(slot int, state uint32) { p.log = append(p.log, fmt.Sprint("gate ", slot, " ", state)) }
 
 func (p *page) SetLimits(slot int, in, batch uint32) {
 	p.log = append(p.log, fmt.Sprint("limits ", slot, in, batch))
@@ -29,6 +29,8 @@ func TestGate(t *testing.T) {
 		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
 		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
 		{Suspend: model.LevelInterrupt, InFlight: -1, Batch: 1 << 40}, // left to the hardware
+		{Gather: true},
+		{Gather: true, Suspend: model.LevelBlock}, // a held queue gathers nothing
 	} {
 		if err := g.Apply(context.Background(), want); err != nil {
 			t.Fatal(err)
@@ -36,13 +38,13 @@ func TestGate(t *testing.T) {
 	}
 	_ = g.Close()
 	want := []string{
-		"limits 3 0 0", "gate 3 false", "limits 3 4 2", "gate 3 true", "limits 3 0 1048576", "gate 3 false",
-		"limits 3 0 0", "gate 3 false",
+		"limits 3 0 0", "gate 3 0", "limits 3 4 2", "gate 3 1", "limits 3 0 1048576", "gate 3 0",
+		"limits 3 0 0", "gate 3 2", "gate 3 1", "limits 3 0 0", "gate 3 0",
 	}
 	if !slices.Equal(p.log, want) {
 		t.Errorf("got %q\nwant %q", p.log, want)
 	}
-	if m.GateHolds.Load() != 1 {
+	if m.GateHolds.Load() != 2 {
 		t.Error("holds not counted")
 	}
 }

@@ -50,6 +50,7 @@ func (r *retirement) CopyStart(*gpumodel.Work) {}
 
 // CopyReady implements gpumodel.Sink.
 func (r *retirement) CopyReady(*gpumodel.Work) bool { return true }
+func (r *retirement) Reached(*gpumodel.Work) bool   { return true }
 
 // Done records completed work and applies its effect.
 func (r *retirement) Done(w *gpumodel.Work, at model.Time) {

@@ -37,6 +37,7 @@ type GPU struct {
 	sliceStart model.Time
 
 	copies  copyEngine
+	valued  []*Channel // whose head waits for a value
 	events  Agenda[func(model.Time)]
 	rpcFree model.Time // when the firmware can take the next request
 

@@ -34,6 +34,7 @@ func (r *recorder) Blocks(w *Work, from, to int) {
 }
 func (r *recorder) CopyStart(*Work)      {}
 func (r *recorder) CopyReady(*Work) bool { return true }
+func (r *recorder) Reached(*Work) bool   { return true }
 func (r *recorder) Done(w *Work, at model.Time) {
 	if w.Seq != r.completed+1 {
 		r.fail("%s: %d completed after %d", r.name, w.Seq, r.completed)

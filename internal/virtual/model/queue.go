@@ -19,6 +19,7 @@ const (
 	WorkFill                       // copy engine, Bytes at Dst
 	WorkWait                       // until On has completed OnSeq
 	WorkMark                       // no operation: completes when reached
+	WorkValue                      // until the word at Dst is at least Seed, counted modulo 2^32
 )
 
 // Work is one entry of a channel. The exported fields are the submitter's.
@@ -55,6 +56,8 @@ type Sink interface {
 	CopyStart(w *Work)
 	// CopyReady: its time has elapsed; false delays completion until CopyFinished.
 	CopyReady(w *Work) bool
+	// Reached: the word that a WorkValue waits for has its value.
+	Reached(w *Work) bool
 	// Done: the work completed, in order, at a simulated time. w is reused afterwards.
 	Done(w *Work, at model.Time)
 }
@@ -256,6 +259,13 @@ func (g *GPU) pump(c *Channel) {
 				return
 			}
 		case WorkMark:
+		case WorkValue:
+			if !c.sink.Reached(w) {
+				if !slices.Contains(g.valued, c) {
+					g.valued = append(g.valued, c)
+				}
+				return
+			}
 		}
 		g.finish(c)
 	}
@@ -281,6 +291,22 @@ func (g *GPU) complete(c *Channel) {
 	g.finish(c)
 	g.pump(c)
 	g.refresh(c.group)
+}
+
+// WaitsForValue reports whether a channel waits for a value in memory.
+func (g *GPU) WaitsForValue() bool { return len(g.valued) > 0 }
+
+// Stored continues the channels whose value has been stored. A store in host memory rings no doorbell: the
+// hardware polls. Preconditions: simulated up to the time of the store.
+func (g *GPU) Stored() {
+	waiting := g.valued
+	g.valued = nil
+	for _, c := range waiting {
+		if !c.removed {
+			g.pump(c)
+			g.refresh(c.group)
+		}
+	}
 }
 
 // release pumps the channels that wait for c.

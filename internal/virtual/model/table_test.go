@@ -41,6 +41,7 @@ type tenant struct {
 func (t *tenant) Blocks(_ *Work, from, to int) { t.blocks += to - from }
 func (t *tenant) CopyStart(*Work)              {}
 func (t *tenant) CopyReady(*Work) bool         { return true }
+func (t *tenant) Reached(*Work) bool           { return true }
 func (t *tenant) Done(w *Work, at model.Time) {
 	t.bench.ended = append(t.bench.ended, completion{t, w.Seq, at})
 }
@@ -51,6 +52,7 @@ type discard struct{}
 func (discard) Blocks(*Work, int, int) {}
 func (discard) CopyStart(*Work)        {}
 func (discard) CopyReady(*Work) bool   { return true }
+func (discard) Reached(*Work) bool     { return true }
 func (discard) Done(*Work, model.Time) {}
 
 func (b *bench) tenant(kernel, slice time.Duration, channels int) *tenant {

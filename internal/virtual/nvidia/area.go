@@ -209,7 +209,7 @@ func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel
 		at = now
 	}
 	switch {
-	case op == 0 || op > uint32(gpumodel.WorkMark):
+	case op == 0 || op > uint32(gpumodel.WorkValue):
 		return 0, w, errEntry
 	case w.Kind == gpumodel.WorkKernel:
 		if amount > uint64(longestKernel) || dst != noAddress && !a.inside(dst, 16) {
@@ -233,6 +233,10 @@ func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel
 		w.On, w.OnSeq = a.channels[n].channel, le.Uint64(e[56:])
 	case w.Kind == gpumodel.WorkMark:
 		if dst != noAddress && !a.inside(dst, 8) {
+			return 0, w, errEntry
+		}
+	case w.Kind == gpumodel.WorkValue:
+		if dst%4 != 0 || !a.inside(dst, 4) {
 			return 0, w, errEntry
 		}
 	}
@@ -281,7 +285,7 @@ func (ch *areaChannel) Done(w *gpumodel.Work, at model.Time) {
 			le.PutUint64(count, le.Uint64(count)+1)
 		case gpumodel.WorkMark:
 			le.PutUint64(ch.area.vram[w.Dst:w.Dst+8], uint64(at))
-		case gpumodel.WorkCopy, gpumodel.WorkFill, gpumodel.WorkWait:
+		case gpumodel.WorkCopy, gpumodel.WorkFill, gpumodel.WorkWait, gpumodel.WorkValue:
 		}
 	}
 	ch.done = w.Seq
@@ -315,6 +319,11 @@ func (ch *areaChannel) CopyReady(w *gpumodel.Work) bool {
 		return true
 	}
 	return ch.moved.Load()
+}
+
+// Reached implements Sink.
+func (ch *areaChannel) Reached(w *gpumodel.Work) bool {
+	return int32(load32(ch.area.vram, int(w.Dst))-w.Seed) >= 0
 }
 
 // move executes a copy or a fill.
@@ -360,4 +369,5 @@ type discard struct{}
 func (discard) Blocks(*gpumodel.Work, int, int) {}
 func (discard) CopyStart(*gpumodel.Work)        {}
 func (discard) CopyReady(*gpumodel.Work) bool   { return true }
+func (discard) Reached(*gpumodel.Work) bool     { return true }
 func (discard) Done(*gpumodel.Work, model.Time) {}

@@ -192,11 +192,16 @@ func (s *server) advance(now model.Time) {
 	s.advanceAll(now)
 }
 
+// valuePoll is how often the device reads a value that a channel waits for: a quarter of the switch that
+// follows.
+const valuePoll = 50 * time.Microsecond
+
 // advanceAll simulates every GPU that does not hang up to now.
 func (s *server) advanceAll(now model.Time) {
 	for i, g := range s.gpus {
 		if !s.faults.Hung[i] {
 			g.Advance(now)
+			g.Stored()
 		}
 	}
 }
@@ -220,6 +225,9 @@ func (s *server) arm() {
 	for i, g := range s.gpus {
 		if !s.faults.Hung[i] {
 			next = min(next, g.NextEvent())
+			if g.WaitsForValue() {
+				next = min(next, s.woken.Add(valuePoll))
+			}
 		}
 	}
 	next = max(next, s.woken.Add(shortestSleep))

@@ -76,6 +76,7 @@
 enum xsw_gate {
   XSW_GATE_OPEN = 0, /* zero, so that a zeroed page holds no launch */
   XSW_GATE_HELD = 1,
+  XSW_GATE_BATCH = 2, /* launches pass, but wait on the device until a batch is complete; version 5 */
 };
 
 /* Byte 0 of the page. All times are CLOCK_MONOTONIC nanoseconds. */
@@ -182,7 +183,8 @@ struct xsw_queue {
   uint64_t waits;    /* times fed_ns was set: a thread began to wait after submitting. Not
                         maintained while the queue is quiet */
   uint64_t copies;   /* copies and memsets submitted, published with submitted */
-  uint64_t _rsv1[2];
+  uint64_t bursts;   /* batches released to the device under XSW_GATE_BATCH */
+  uint64_t _rsv1;
 
   /* line 1: client */
   uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so that one read

@@ -40,7 +40,12 @@ void xsi_cu_stream_destroying(CUstream stream) {
 }
 
 struct xsi_call xsi_cu_begin(uintptr_t stream) {
-  return xsi_cu_begin_launch((CUstream)stream);
+  xsi_work_open();
+  return xsi_cu_begin_launch((CUstream)stream, XSI_WORK_OTHER);
+}
+
+struct xsi_call xsi_cu_begin_inside(uintptr_t stream) {
+  return xsi_cu_begin_launch((CUstream)stream, XSI_WORK_INSIDE);
 }
 
 // The driver knows device memory and pinned memory. What it does not know is pageable.
@@ -87,10 +92,12 @@ bool xsi_cu_waits_batch(unsigned count, const CUstreamBatchMemOpParams_v1 *opera
 }
 
 static bool enter(void) { return xsi_cu_enter(); }
+static bool enter_submit(void) { return xsi_cu_enter_submit(); }
 static struct xsi_work_stream *work(uintptr_t stream) { return xsi_cu_work((CUstream)stream); }
 
 const struct xsi_account xsi_cu_account = {
     .enter = enter,
+    .enter_submit = enter_submit,
     .begin = xsi_cu_begin,
     .work = work, // without a context there is none, and nothing to account for
     .is_capturing = is_capturing,

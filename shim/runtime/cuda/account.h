@@ -27,7 +27,8 @@ static inline bool xsi_cu_active(void) {
 }
 
 extern const struct xsi_account xsi_cu_account;        /* account.c */
-struct xsi_call xsi_cu_begin(uintptr_t stream);        /* begin_launch, not inlined */
+struct xsi_call xsi_cu_begin(uintptr_t stream);        /* work that is no launch and may wait */
+struct xsi_call xsi_cu_begin_inside(uintptr_t stream); /* the same that never waits */
 extern const struct xsi_work_platform xsi_cu_platform; /* platform.c */
 
 static inline CUcontext xsi_cu_current(void) {
@@ -52,10 +53,15 @@ static inline struct xsi_work_stream *xsi_cu_work(CUstream stream) {
 }
 
 /* Counts the call; false: plain. */
-static inline bool xsi_cu_enter(void) {
+static inline bool xsi_cu_enter_submit(void) {
   if (XSI_UNLIKELY(!xsi_cu_active())) return false;
   xsi_count(hooked_calls, 1);
   return true;
+}
+/* The same of a call that may wait: every call of which nothing else is known. */
+static inline bool xsi_cu_enter(void) {
+  xsi_work_open();
+  return xsi_cu_enter_submit();
 }
 
 /* ---- work ------------------------------------------------------------------------- */
@@ -73,11 +79,11 @@ XSI_INLINE struct xsi_work_stream *xsi_cu_same(CUstream stream) {
 }
 
 /* Launches have it inlined, as far as it is the same stream again and again. */
-XSI_INLINE struct xsi_call xsi_cu_begin_launch(CUstream stream) {
+XSI_INLINE struct xsi_call xsi_cu_begin_launch(CUstream stream, uintptr_t kernel) {
   struct xsi_call call = {xsi_cu_same(stream), XSI_COUNTED};
-  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&xsi_cu_account, (uintptr_t)stream);
+  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&xsi_cu_account, (uintptr_t)stream, kernel);
   xsi_count(hooked_calls, 1);
-  xsi_work_submit(call.work);
+  xsi_work_submit(call.work, kernel);
   return call;
 }
 

@@ -25,6 +25,8 @@ enum xsi_cu_constants {
   XSI_CU_OPERAND_POINTER = 1,
   XSI_CU_OP_WAIT_32 = 1,
   XSI_CU_OP_WAIT_64 = 4,
+  XSI_CU_HOST_MAPPED = 3, /* portable, mapped */
+  XSI_CU_WAIT_VALUE_GEQ = 0,
 };
 
 #endif /* XSCHED_CUDA_CONSTANTS_H */

@@ -99,6 +99,33 @@ static void watcher_begins(void) {
     xsi_teardown_set_thread(thread);
 }
 
+// The page is ours and stays, so that a store to it is harmless after the context has gone.
+static int batch_share(uintptr_t context, void *page, size_t bytes, uint64_t *address) {
+  int pushed;
+  CUstreamCaptureMode mode;
+  CUdeviceptr_v2 seen = 0;
+  relax(&mode);
+  CUresult result = turn_to(context, &pushed);
+  if (result == XSI_CU_SUCCESS)
+    result = xsi_cu_call_real(cuMemHostRegister_v2, page, bytes, (unsigned)XSI_CU_HOST_MAPPED);
+  if (result == XSI_CU_SUCCESS)
+    result = xsi_cu_call_real(cuMemHostGetDevicePointer_v2, &seen, page, 0u);
+  turn_back(pushed);
+  unrelax(&mode);
+  *address = seen;
+  return result == XSI_CU_SUCCESS ? 0 : -EIO;
+}
+
+static int batch_hold(uintptr_t context, uintptr_t stream, uint64_t address, uint32_t value) {
+  int pushed;
+  CUresult result = turn_to(context, &pushed);
+  if (result == XSI_CU_SUCCESS)
+    result = xsi_cu_call_real(cuStreamWaitValue32_v2, (CUstream)stream, address, value,
+                              (unsigned)XSI_CU_WAIT_VALUE_GEQ);
+  turn_back(pushed);
+  return result == XSI_CU_SUCCESS ? 0 : -EIO;
+}
+
 const struct xsi_work_platform xsi_cu_platform = {
     .context_of = context_of,
     .describe = describe,
@@ -110,6 +137,8 @@ const struct xsi_work_platform xsi_cu_platform = {
     .synchronize = synchronize,
     .capturing = capturing,
     .priority_of = priority_of,
+    .batch_share = batch_share,
+    .batch_hold = batch_hold,
     .watcher_starts = watcher_begins,
     .has_current = true,
 };

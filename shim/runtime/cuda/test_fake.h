@@ -56,6 +56,8 @@ struct fake_stream {
   int capturing, destroyed; /* atomic */
   int awaits;               /* atomic; the stream waits for a signal: "not ready" until it comes */
   int priority;             /* as CUDA counts: less is more important */
+  const uint32_t *word;     /* atomic; its later work waits until this word is at_least */
+  uint32_t at_least;        /* atomic */
 };
 struct fake_event {
   struct fake_stream *stream;
@@ -86,6 +88,9 @@ void fake_at_launch(void (*call)(void)); /* runs in launches and copies from the
 extern int fake_stuck;                   /* atomic; work ends only by fake_finish */
 extern int fake_blocked;                 /* atomic; questions that wait in a stopped context */
 extern uint64_t fake_launches;           /* accepted, outside of captures */
+extern uint64_t fake_holds;              /* waits for a value that were submitted */
+extern uint64_t fake_late; /* calls that found a stream waiting for a value; they block until it comes */
+bool fake_is_held(CUstream stream);
 /* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
 extern bool fake_eager;
 extern bool fake_refuses;            /* copies from the host fail */

@@ -27,6 +27,7 @@ static struct xsi_counters *blocks[64];
 static int block_count;
 static void (*child_resets[8])(void);
 static int reset_count;
+static void (*before_fork)(void);
 
 static void *no_dlsym(void *handle, const char *name) {
   (void)handle, (void)name;
@@ -125,8 +126,12 @@ bool xsi_forget_in_child(void *table, size_t bytes) {
   (void)table, (void)bytes;
   return false;
 }
+void xsi_at_fork_locks(void (*lock)(void), void (*unlock)(void)) {
+  (void)unlock, before_fork = lock;
+}
 void xsi_at_fork_child(void (*reset)(void)) { child_resets[reset_count++] = reset; }
 void noted_fork(void) {
+  if (before_fork) before_fork();
   for (int i = 0; i < reset_count; i++)
     child_resets[i]();
   memset(noted, 0, sizeof noted);

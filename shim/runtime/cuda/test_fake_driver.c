@@ -95,8 +95,26 @@ static CUresult fake_launch_ptsz(CUfunction f, unsigned a, unsigned b, unsigned 
   return fake_launch(f, a, b, c, d, e, g, h, stream ? stream : (CUstream)2, i, j);
 }
 
+uint64_t fake_holds, fake_late;
+
+static bool held(struct fake_stream *stream) {
+  const uint32_t *word = LOAD(stream->word);
+  return word && (int32_t)(LOAD(*word) - LOAD(stream->at_least)) < 0;
+}
+bool fake_is_held(CUstream stream) { return held((struct fake_stream *)stream); }
+
+// Like the device: the wait ends with the value, not before. A test that fails goes on after a while.
+static void until_released(struct fake_stream *stream) {
+  if (!held(stream)) return;
+  __atomic_fetch_add(&fake_late, 1, __ATOMIC_SEQ_CST);
+  const struct timespec pause = {.tv_nsec = 100000};
+  for (int i = 0; i < 2000 && held(stream); i++)
+    nanosleep(&pause, NULL);
+}
+
 static CUresult wait_for(struct fake_stream *stream) {
   if (LOAD(stream->capturing)) return XSI_CU_CAPTURE_FIRST;
+  until_released(stream);
   uint64_t submitted = LOAD(stream->submitted);
   meanwhile();
   raise_to(&stream->done, submitted);
@@ -116,8 +134,8 @@ static CUresult fake_query(CUstream handle) {
   CHECK(!LOAD(stream->capturing));
   CHECK((uintptr_t)handle > 2 || LOAD(stream->context->capturing) == 0);
   CHECK(!LOAD(stream->destroyed));
-  return LOAD(stream->done) >= LOAD(stream->submitted) && !LOAD(stream->awaits) ? XSI_CU_SUCCESS
-                                                                                : XSI_CU_NOT_READY;
+  bool idle = LOAD(stream->done) >= LOAD(stream->submitted);
+  return idle && !LOAD(stream->awaits) && !held(stream) ? XSI_CU_SUCCESS : XSI_CU_NOT_READY;
 }
 
 // ---- what waits, and what does not ----
@@ -159,8 +177,16 @@ static CUresult fake_write(CUstream stream, CUdeviceptr_v2 address, cuuint32_t v
 }
 static CUresult fake_await(CUstream stream, CUdeviceptr_v2 address, cuuint32_t value,
                            unsigned flags) {
-  (void)address, (void)value, (void)flags;
-  STORE(stream_of(stream)->awaits, 1);
+  struct fake_stream *waits = stream_of(stream);
+  CHECK(!LOAD(waits->capturing));
+  if (address == 0) {
+    STORE(waits->awaits, 1);
+    return XSI_CU_SUCCESS;
+  }
+  CHECK(flags == XSI_CU_WAIT_VALUE_GEQ);
+  STORE(waits->at_least, value);
+  STORE(waits->word, (const uint32_t *)(uintptr_t)address);
+  __atomic_fetch_add(&fake_holds, 1, __ATOMIC_SEQ_CST);
   return XSI_CU_SUCCESS;
 }
 static CUresult fake_batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams_v1 *operations,
@@ -241,6 +267,7 @@ static CUresult fake_event_query(CUevent handle) {
 static CUresult fake_event_sync(CUevent handle) {
   struct fake_event *event = (struct fake_event *)handle;
   struct fake_stream *stream = LOAD(event->stream);
+  if (stream && LOAD(stream->done) < LOAD(event->at)) until_released(stream);
   if (stream) raise_to(&stream->done, LOAD(event->at));
   return XSI_CU_SUCCESS;
 }
@@ -363,6 +390,20 @@ static CUresult fake_context_sync(void) {
   return XSI_CU_SUCCESS;
 }
 
+static CUresult fake_memset(CUdeviceptr_v2 a, unsigned char b, size_t c, CUstream stream) {
+  (void)a, (void)b, (void)c;
+  return submit(stream);
+}
+static CUresult fake_register(void *page, size_t bytes, unsigned flags) {
+  CHECK(page && bytes == 4096 && flags == XSI_CU_HOST_MAPPED);
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_device_pointer(CUdeviceptr_v2 *address, void *page, unsigned flags) {
+  CHECK(flags == 0);
+  *address = (uintptr_t)page;
+  return XSI_CU_SUCCESS;
+}
+
 void fake_install(void) {
 #define BIND(symbol, function) xsi_cu_real[XSI_CU_##symbol] = (void *)function
   BIND(cuLaunchKernel, fake_launch);
@@ -376,7 +417,10 @@ void fake_install(void) {
   BIND(cuMemcpyHtoD_v2_ptds, fake_copy_ptds);
   BIND(cuMemcpyDtoH_v2_ptds, fake_copy_back_ptds);
   BIND(cuMemcpyDtoHAsync_v2_ptsz, fake_back_async_ptsz);
+  BIND(cuMemsetD8Async, fake_memset);
   BIND(cuMemcpy, fake_copy_any);
+  BIND(cuMemHostRegister_v2, fake_register);
+  BIND(cuMemHostGetDevicePointer_v2, fake_device_pointer);
   BIND(cuMemcpy3DBatchAsync, fake_3d_batch_v1);
   BIND(cuMemcpy3DBatchAsync_v2, fake_3d_batch);
   BIND(cuLaunchHostFunc, fake_host_function);

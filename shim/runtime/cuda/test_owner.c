@@ -54,7 +54,7 @@ static void dally(volatile unsigned loops) {
 
 // Nobody can know the end of work in mid-call: the stream is busy, but for instants in the lock.
 static void submit(unsigned after) {
-  xsi_work_submit(stream);
+  xsi_work_submit(stream, XSI_WORK_OTHER);
   dally(after);
   if (busy() == 0) {
     xsi_work_lock();
@@ -237,7 +237,7 @@ static void test_former_owner(void) {
   while (!__atomic_load_n(&locked, __ATOMIC_SEQ_CST))
     sched_yield();
   __atomic_store_n(&stream->owner, xsi_thread.work.token, __ATOMIC_SEQ_CST); // as it still reads it
-  xsi_work_submit(stream);
+  xsi_work_submit(stream, XSI_WORK_OTHER);
   CHECK(__atomic_load_n(&given, __ATOMIC_SEQ_CST) == 1);
   CHECK(pthread_join(thread, NULL) == 0);
   __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_SEQ_CST);
@@ -271,7 +271,7 @@ static void test_ends_after_its_life(void) {
     struct fake_context *context = fake_context();
     find(fake_stream());
     struct xsi_work_stream *before = stream;
-    xsi_work_submit(stream);
+    xsi_work_submit(stream, XSI_WORK_OTHER);
     CHECK(cuCtxDestroy_v2((CUcontext)context) == 0);
     if (lands)
       xsi_work_landed(stream);

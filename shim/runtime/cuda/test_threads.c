@@ -228,10 +228,10 @@ static void test_refused(void) {
   pthread_create(&thread, NULL, refuse, NULL);
   int left_busy = 0;
   for (int i = 1; i <= ROUNDS; i++) {
-    xsi_work_submit(refused);
+    xsi_work_submit(refused, XSI_WORK_OTHER);
     xsi_work_landed(refused);
     uint64_t mark = xsi_work_mark(refused);
-    xsi_work_submit(refused);
+    xsi_work_submit(refused, XSI_WORK_OTHER);
     __atomic_store_n(&round_begun, i, __ATOMIC_RELEASE);
     dally(i % 128); // the other has to see the new round first
     xsi_work_complete(refused, mark, false);

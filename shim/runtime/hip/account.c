@@ -31,7 +31,7 @@ void xsi_hip_first(hipError_t result) {
   __atomic_store_n(&xsi_hip_alive, true, __ATOMIC_RELEASE);
   struct xsi_work_stream *work = early ? xsi_hip_work(early) : NULL;
   if (!work) return;
-  xsi_work_submit(work);
+  xsi_work_submit(work, XSI_WORK_OTHER);
   xsi_work_landed(work);
 }
 
@@ -128,6 +128,7 @@ static void unknown(uintptr_t stream) {
 
 const struct xsi_account xsi_hip_account = {
     .enter = enter,
+    .enter_submit = enter,
     .begin = xsi_hip_begin,
     .work = work,
     .is_capturing = is_capturing,

@@ -88,9 +88,9 @@ XSI_INLINE struct xsi_call xsi_hip_begin_launch(hipStream_t stream) {
   uintptr_t handle = (uintptr_t)stream;
   struct xsi_call call = {NULL, XSI_COUNTED};
   if (handle > XSI_WORK_THREAD && xsi_hip_active()) call.work = xsi_work_same(0, handle);
-  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&xsi_hip_account, handle);
+  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&xsi_hip_account, handle, XSI_WORK_OTHER);
   xsi_count(hooked_calls, 1);
-  xsi_work_submit(call.work);
+  xsi_work_submit(call.work, XSI_WORK_OTHER);
   return call;
 }
 

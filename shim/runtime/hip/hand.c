@@ -101,7 +101,7 @@ XSI_HOOK(hipDeviceReset)
 #define MOST_DEVICES 64
 
 static struct xsi_call begin_work(hipStream_t stream) {
-  return xsi_begin_work(&xsi_hip_account, (uintptr_t)xsi_hip_legacy(stream));
+  return xsi_begin_work(&xsi_hip_account, (uintptr_t)xsi_hip_legacy(stream), XSI_WORK_OTHER);
 }
 
 struct several {

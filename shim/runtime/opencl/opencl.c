@@ -125,6 +125,7 @@ static bool never(uintptr_t queue) {
   return false;
 }
 static const struct xsi_account account = {.enter = enter,
+                                           .enter_submit = enter,
                                            .begin = begin_launch,
                                            .work = work,
                                            .is_capturing = never,
@@ -133,9 +134,9 @@ static const struct xsi_account account = {.enter = enter,
 static struct xsi_call begin_launch(uintptr_t queue) {
   struct xsi_call call = {NULL, XSI_COUNTED};
   if (is_active()) call.work = xsi_work_same(0, queue);
-  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&account, queue);
+  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&account, queue, XSI_WORK_OTHER);
   xsi_count(hooked_calls, 1);
-  xsi_work_submit(call.work);
+  xsi_work_submit(call.work, XSI_WORK_OTHER);
   return call;
 }
 
@@ -161,7 +162,7 @@ XSI_INLINE cl_event *begin(struct command *command, enum kind kind, cl_command_q
   else if (kind == LAUNCH)
     command->wait.call = begin_launch((uintptr_t)queue);
   else
-    command->wait.call = xsi_begin_work(&account, (uintptr_t)queue);
+    command->wait.call = xsi_begin_work(&account, (uintptr_t)queue, XSI_WORK_OTHER);
   if (command->wait.call.work) command->before = xsi_work_mark(command->wait.call.work);
   if (!command->tracked) return event;
   xsi_cl_queue_enter(queue);

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"testing"
+	"time"
+)
+
+// TestBatching: a batch is for several short requests of many kernels that the CPU delays, and a single request of another
+// kind does not end it.
+func TestBatching(t *testing.T) {
+	const ms = time.Millisecond
+	type request struct {
+		launches     uint64
+		submit, wait time.Duration
+	}
+	short := request{70, 2 * ms, ms / 2}
+	for name, c := range map[string]struct {
+		requests []request
+		want     bool
+	}{
+		"one":                         {[]request{short}, false},
+		"short":                       {[]request{short, short, short, short}, true},
+		"few kernels":                 {[]request{{4, 2 * ms, 0}, {4, 2 * ms, 0}, {4, 2 * ms, 0}, {4, 2 * ms, 0}}, false},
+		"long":                        {[]request{{700, 26 * ms, ms}, {700, 26 * ms, ms}, {700, 26 * ms, ms}, {700, 26 * ms, ms}}, false},
+		"GPU-bound":                   {[]request{{70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}}, false},
+		"one of another kind":         {[]request{short, short, short, short, {700, 26 * ms, ms}, short}, true},
+		"several of another kind":     {[]request{short, short, short, short, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}}, false},
+		"interrupted, then not":       {[]request{short, short, {4, ms, 0}, short, short}, false},
+		"its wait is the batch's run": {[]request{short, short, short, short, {70, 2 * ms, 2 * ms}}, true},
+	} {
+		var b Batching
+		for _, r := range c.requests {
+			b.End(r.launches, r.submit, r.wait)
+		}
+		if b.On != c.want {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}

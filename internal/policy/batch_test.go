@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"testing"
+
+	"xsched/internal/model"
+)
+
+// TestGather: under the strategy of batches, the protected queues gather if all of them should, and lower queues
+// keep their tiny slice instead of being suspended.
+func TestGather(t *testing.T) {
+	p, err := New("HPF/batch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		first, second bool // whether a batch is worthwhile for each of two protected queues
+		gather        bool
+	}{{true, true, true}, {true, false, false}, {false, false, false}} {
+		feeding := func(batch bool) func(*model.Queue) {
+			return func(q *model.Queue) {
+				// Chained requests and a stop that is due change nothing.
+				q.Feeding = model.Feeding{Class: model.ClassLaunchBound, Batch: batch, StopAt: ago(ms), StopUntil: now.Add(ms), Hold: ms}
+			}
+		}
+		v := viewOf(with(queue(9, "br"), feeding(c.first)), with(queue(9, "br"), feeding(c.second)), queue(0, "br"))
+		v.LaunchBound = p.Strategy()
+		plan, _ := p.Decide(now, v, p.NewState())
+		if plan[0].Gather != c.gather || plan[1].Gather != c.gather || plan[2].Gather {
+			t.Errorf("%+v: plan %+v", c, plan)
+		}
+		if low := plan[2]; c.gather && (!low.Run || low.Slice != v.Knobs.LowSlice) {
+			t.Errorf("%+v: the lower queue has %+v", c, low)
+		}
+	}
+}
