@@ -64,8 +64,7 @@ func (s *Session) take(packet []byte) ([]int, error) {
 		return nil, wire.Malformed("descriptors")
 	}
 	fds, err := s.conn.Take(1, want)
-	var refused *quarantine.Refusal
-	if errors.As(err, &refused) {
+	if _, ok := errors.AsType[*quarantine.Refusal](err); ok {
 		s.server.log.Warn("descriptor refused", "pid", s.PID, "err", err)
 		r.Refused(packet, err)
 	}

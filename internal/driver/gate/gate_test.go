@@ -14,7 +14,9 @@ import (
 
 type page struct{ log []string }
 
-func (p *page) SetGate(slot int, state uint32) { p.log = append(p.log, fmt.Sprint("gate ", slot, " ", state)) }
+func (p *page) SetGate(slot int, state uint32) {
+	p.log = append(p.log, fmt.Sprint("gate ", slot, " ", state))
+}
 
 func (p *page) SetLimits(slot int, in, batch uint32) {
 	p.log = append(p.log, fmt.Sprint("limits ", slot, in, batch))

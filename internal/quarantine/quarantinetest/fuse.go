@@ -123,7 +123,7 @@ func serve(dir string) {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			mu.Lock()
 			clear(mute)
-			for _, op := range strings.Fields(lines.Text()) {
+			for op := range strings.FieldsSeq(lines.Text()) {
 				n, _ := strconv.Atoi(op)
 				mute[uint32(n)] = true
 			}
