@@ -50,8 +50,8 @@ void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy);
 uintptr_t xsi_work_spare_event(struct xsi_work_context *context);
 void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event);
 void xsi_work_limit_forget(struct xsi_work_stream *stream); /* under the work lock */
-void xsi_work_watch_busy(bool wake); /* a stream became busy; after the work lock */
-bool xsi_work_watch_deep(void);      /* under the work lock: must the watcher be woken? */
+void xsi_work_watch_busy(bool wake);           /* a stream became busy; after the work lock */
+bool xsi_work_watch_deep(void);                /* under the work lock: must the watcher be woken? */
 void xsi_work_batch_forget(uintptr_t context); /* under the work lock, before the context goes */
 void xsi_work_events_start(void);
 size_t xsi_work_events_room(void); /* entries that have memory; for tests */

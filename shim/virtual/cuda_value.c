@@ -13,7 +13,8 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags);
 enum { WAIT_GEQ = 0 }; /* from cuda.h */
 #define PAGE 4096u
 
-static CUresult value(bool per_thread, CUstream handle, CUdeviceptr address, struct vg_entry entry) {
+static CUresult value(bool per_thread, CUstream handle, CUdeviceptr address,
+                      struct vg_entry entry) {
   CUcontext context;
   CUresult result = vg_enter(&context);
   if (result != CUDA_SUCCESS) return result;
@@ -73,7 +74,8 @@ VG_EXPORT CUresult cuMemHostRegister_v2(void *page, size_t bytes, unsigned int f
   return vg_leave(CUDA_SUCCESS);
 }
 
-VG_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *host, unsigned int flags) {
+VG_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *host,
+                                                unsigned int flags) {
   if (!address || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   *address = (uintptr_t)host; /* of pinned memory */
   pthread_mutex_lock(&vg_lock);

@@ -60,7 +60,8 @@ struct vg_entry {
   uint32_t width; /* of a fill: 1, 2 or 4 */
   uint64_t submit_ns;
   uint64_t amount; /* kernel: device time in ns; copy, fill: bytes */
-  uint64_t dst;    /* VRAM offset; kernel: its result, mark: its time; or VG_NO_ADDRESS; value: its word */
+  uint64_t
+      dst; /* VRAM offset; kernel: its result, mark: its time; or VG_NO_ADDRESS; value: its word */
   uint64_t src;
   uint32_t value; /* kernel: seed; fill: value; value: what to wait for */
   uint32_t lane;  /* copy, fill: index into copy_groups */

@@ -76,7 +76,7 @@
 enum xsw_gate {
   XSW_GATE_OPEN = 0, /* zero, so that a zeroed page holds no launch */
   XSW_GATE_HELD = 1,
-  XSW_GATE_BATCH = 2, /* launches pass, but wait on the device until a batch is complete; version 5 */
+  XSW_GATE_BATCH = 2, /* launches gather on the device; version 5 */
 };
 
 /* Byte 0 of the page. All times are CLOCK_MONOTONIC nanoseconds. */

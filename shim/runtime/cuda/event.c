@@ -85,8 +85,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsig
   struct xsi_call calls[MOST_DEVICES];
   unsigned counted = list && count <= MOST_DEVICES ? count : 0;
   for (unsigned i = 0; i < counted; i++)
-    calls[i] = xsi_begin_work(&xsi_cu_account, (uintptr_t)xsi_cu_legacy(list[i].hStream),
-                              XSI_WORK_OTHER);
+    calls[i] =
+        xsi_begin_work(&xsi_cu_account, (uintptr_t)xsi_cu_legacy(list[i].hStream), XSI_WORK_OTHER);
   CUresult result = real(list, count, flags);
   for (unsigned i = 0; i < counted; i++)
     xsi_end_launch(calls[i], result);

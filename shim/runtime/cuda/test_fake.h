@@ -89,7 +89,8 @@ extern int fake_stuck;                   /* atomic; work ends only by fake_finis
 extern int fake_blocked;                 /* atomic; questions that wait in a stopped context */
 extern uint64_t fake_launches;           /* accepted, outside of captures */
 extern uint64_t fake_holds;              /* waits for a value that were submitted */
-extern uint64_t fake_late; /* calls that found a stream waiting for a value; they block until it comes */
+extern uint64_t
+    fake_late; /* calls that found a stream waiting for a value; they block until it comes */
 bool fake_is_held(CUstream stream);
 /* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
 extern bool fake_eager;
