@@ -139,7 +139,8 @@ func suspend(w *world, f Fault) error {
 	time.Sleep(f.duration())
 	t.hold(0)
 	// The daemon may be down at this moment. A new one has forgotten the suspension, unless it keeps its
-	// state: then the program must have joined before the resume counts.
+	// state: then the program must have joined before the resume counts. One without the shim does not join,
+	// and the world attaches none that is excused.
 	if !w.eventually(10*time.Second, func() bool {
 		_, _ = call(time.Second, func(ctx context.Context) (control.ProcessReply, error) { return w.daemon.client.Resume(ctx, t.pid()) })
 		list, err := call(time.Second, w.daemon.client.List)
@@ -147,7 +148,7 @@ func suspend(w *world, f Fault) error {
 			return w.closing.Load()
 		}
 		p := find(list, t.pid())
-		return p == nil && !w.setup.State || p != nil && !p.Held
+		return p == nil && (!w.setup.State || t.bare) || p != nil && !p.Held
 	}) {
 		w.ledger.violate(now(), "held", t.role, "can't be resumed by hand within 10 s; %s", w.describe(t))
 	}
