@@ -46,7 +46,8 @@ func findThread(pid int, name string) (tid int, err error) {
 	return 0, errors.New("no thread " + name)
 }
 
-// stopThread stops a thread in its next wait, for a while.
+// stopThread stops a thread in its next wait, for a while. A program that is killed meanwhile is no
+// error, whichever request notices it.
 func stopThread(pid int, name string, d time.Duration) error {
 	tid, err := findThread(pid, name)
 	if err != nil {
@@ -55,12 +56,23 @@ func stopThread(pid int, name string, d time.Duration) error {
 	if err := unix.PtraceSeize(tid); err != nil {
 		return err
 	}
+	if err := holdThread(tid, d); !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	// A traced thread that is killed waits for its tracer, and its process for the thread.
+	for !awaitTrap(tid) {
+	}
+	return nil
+}
+
+// holdThread does so with a thread that it traces. It returns ESRCH if the thread has ended.
+func holdThread(tid int, d time.Duration) error {
 	for end := time.Now().Add(time.Second); ; {
 		if err := unix.PtraceInterrupt(tid); err != nil {
 			return err
 		}
 		if ended := awaitTrap(tid); ended {
-			return errors.New("the program has ended")
+			return unix.ESRCH
 		}
 		if waits(tid) {
 			break
@@ -73,10 +85,9 @@ func stopThread(pid int, name string, d time.Duration) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	// A traced thread that is killed waits for its tracer, and its process for the thread.
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if n, err := unix.Wait4(tid, nil, unix.WALL|unix.WNOHANG, nil); n == tid || err != nil {
-			return nil
+			return unix.ESRCH
 		}
 	}
 	return unix.PtraceDetach(tid)
