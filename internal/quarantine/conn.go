@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,21 +16,56 @@ import (
 // ErrRights reports descriptors where none are accepted. They stay in the connection.
 var ErrRights = errors.New("the connection carries descriptors, which are not accepted here")
 
-// Conn is a connection with a stranger. Its methods receive no descriptor.
-type Conn struct {
-	*net.UnixConn
+// socket is what a connection and a listener share: the process that keeps a duplicate.
+type socket struct {
 	id uint64
 
 	mu      sync.Mutex
-	keeper  *keeper // nil: no process keeps the connection
-	account string
+	keeper  *keeper // nil: no process keeps the socket
+	account string  // waits when a descriptor of the socket blocks
 	closed  bool
+}
+
+// keepIn hands a duplicate of a file to the process in use.
+func (s *socket) keepIn(op string, what kept, file syscall.Conn) {
+	k, err := current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keeper = nil
+	if err != nil || s.closed {
+		return
+	}
+	if raw, err := file.SyscallConn(); err == nil && k.hand(op, s.id, what, raw) == nil {
+		s.keeper = k
+	}
+}
+
+// closeWith closes the daemon's own file, then the duplicate; alone closes a file without one.
+func (s *socket) closeWith(file, alone func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	s.closed = true
+	if s.keeper == nil {
+		return alone()
+	}
+	err := file()
+	s.keeper.release(s.id, s.account)
+	return err
+}
+
+// Conn is a connection with a stranger. Its methods receive no descriptor.
+type Conn struct {
+	*net.UnixConn
+	socket
 }
 
 // Keep keeps a new connection. Without a process the connection works, and its close is as careful as
 // the daemon alone can be.
 func Keep(c *net.UnixConn) *Conn {
-	k := &Conn{UnixConn: c, id: number()}
+	k := &Conn{UnixConn: c, socket: socket{id: number()}}
 	_ = k.onFile(func(fd int) error {
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err == nil {
@@ -45,32 +81,18 @@ func Keep(c *net.UnixConn) *Conn {
 // process keeps those that are not accepted yet.
 type Listener struct {
 	*net.UnixListener
-	id uint64
-
-	mu     sync.Mutex
-	keeper *keeper
-	closed bool
+	socket
 }
 
 // Listen keeps a listener.
 func Listen(l *net.UnixListener) *Listener {
-	k := &Listener{UnixListener: l, id: number()}
+	k := &Listener{UnixListener: l, socket: socket{id: number()}}
+	k.account = fmt.Sprintf("listener %d", k.id)
 	k.keep()
 	return k
 }
 
-func (l *Listener) keep() {
-	k, err := current()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.keeper = nil
-	if err != nil || l.closed {
-		return
-	}
-	if raw, err := l.SyscallConn(); err == nil && k.hand(opListen, l.id, l, raw) == nil {
-		l.keeper = k
-	}
-}
+func (l *Listener) keep() { l.keepIn(opListen, l, l) }
 
 // AcceptKept returns the next connection.
 func (l *Listener) AcceptKept() (*Conn, error) {
@@ -85,19 +107,7 @@ func (l *Listener) AcceptKept() (*Conn, error) {
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptKept() }
 
 // Close refuses connections from now on, also those that are not accepted yet.
-func (l *Listener) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return net.ErrClosed
-	}
-	l.closed = true
-	err := l.UnixListener.Close()
-	if l.keeper != nil {
-		l.keeper.release(l.id, fmt.Sprintf("listener %d", l.id))
-	}
-	return err
-}
+func (l *Listener) Close() error { return l.closeWith(l.UnixListener.Close, l.UnixListener.Close) }
 
 // Charge sets the account that waits when a descriptor of the connection blocks.
 func (c *Conn) Charge(account string) {
@@ -106,19 +116,7 @@ func (c *Conn) Charge(account string) {
 	c.account = account
 }
 
-// keep hands a duplicate to the process in use.
-func (c *Conn) keep() {
-	k, err := current()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.keeper = nil
-	if err != nil || c.closed {
-		return
-	}
-	if raw, err := c.SyscallConn(); err == nil && k.hand(opKeep, c.id, c, raw) == nil {
-		c.keeper = k
-	}
-}
+func (c *Conn) keep() { c.keepIn(opKeep, c, c) }
 
 func (c *Conn) onFile(f func(fd int) error) error {
 	raw, err := c.SyscallConn()
@@ -204,20 +202,7 @@ func Copy(pidfd, fd int, account string, want Want) (int, error) {
 }
 
 // Close ends the connection. The peer can still read what was sent before.
-func (c *Conn) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return net.ErrClosed
-	}
-	c.closed = true
-	if c.keeper == nil {
-		return c.closeAlone()
-	}
-	err := c.UnixConn.Close()
-	c.keeper.release(c.id, c.account)
-	return err
-}
+func (c *Conn) Close() error { return c.closeWith(c.UnixConn.Close, c.closeAlone) }
 
 // parked are connections that stay open, so that nothing closes their descriptors.
 var parked struct {
@@ -226,7 +211,7 @@ var parked struct {
 }
 
 // maxQueued exceeds the number of packets that fit into a socket's buffer of 416 KiB, the kernel's
-// default limit. The end of a connection can't be told from empty packets.
+// default limit. The end of a connection looks the same as empty packets.
 const maxQueued = 1024
 
 // closeAlone closes a connection that no process keeps. One with descriptors stays open: the process
