@@ -52,7 +52,7 @@ const (
 	// savePause is the least time between two writes of the file.
 	savePause = 10 * time.Millisecond
 	// saveAgain is the time until a failed write is repeated: a full disk gets room without a change of
-	// the settings. One attempt a second costs nothing beside the operator's own requests.
+	// the settings. One attempt a second costs little next to the operator's own requests.
 	saveAgain = time.Second
 	// saveTime bounds how long a request of an operator waits for the file.
 	saveTime = time.Second

@@ -30,7 +30,7 @@ func otherDevices(t testing.TB, n int) *Engine {
 	return e
 }
 
-// One device's decision costs the same beside 16,000 other devices, including what the loop asks before and after.
+// One device's decision costs the same with 16,000 other devices, including what the loop asks before and after.
 func TestDecisionIgnoresOtherDevices(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector slows memory down")
@@ -58,9 +58,9 @@ func TestDecisionIgnoresOtherDevices(t *testing.T) {
 	}
 	alone, crowded := cost(0), cost(16000)
 	ratio := float64(crowded) / float64(alone)
-	t.Logf("a decision takes %v alone and %v beside 16,000 other devices: %.2f times", alone, crowded, ratio)
+	t.Logf("a decision takes %v alone and %v with 16,000 other devices: %.2f times", alone, crowded, ratio)
 	if ratio > 3 { // 1.0 to 1.5 measured; a walk over all devices is 100 times and more
-		t.Errorf("a decision takes %v alone and %v beside 16,000 other devices", alone, crowded)
+		t.Errorf("a decision takes %v alone and %v with 16,000 other devices", alone, crowded)
 	}
 }
 

@@ -52,7 +52,7 @@ func (m *Manager) Reloading() {
 func (m *Manager) Stopping() { m.send("STOPPING=1") }
 
 // Feed feeds the watchdog until ctx ends, twice per period, as long as alive returns true. A service
-// that is not alive is not fed, and the manager restarts it.
+// that is not alive gets no message, and the manager restarts it.
 func (m *Manager) Feed(ctx context.Context, alive func() bool) {
 	if m.address == "" || m.watchdog == 0 {
 		return

@@ -87,7 +87,7 @@ func TestWatchdogOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestFeed: the watchdog is fed while the service is alive, and not while it is dead.
+// TestFeed: a live service keeps its watchdog from expiring, and a dead one does not.
 func TestFeed(t *testing.T) {
 	address := filepath.Join(t.TempDir(), "s")
 	c := manager(t, address)
@@ -120,7 +120,7 @@ func TestFeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := c.Read(make([]byte, 64)); err == nil {
-			t.Fatalf("a dead service was fed (%d bytes)", n)
+			t.Fatalf("a dead service sent (%d bytes)", n)
 		}
 	}
 	cancel()

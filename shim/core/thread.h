@@ -7,8 +7,8 @@
 
 #include "base.h"
 
-/* Starts one with so many bytes of stack beside what glibc takes from it; 0 or -errno. The limit that
- * the program runs under (RLIMIT_STACK) would be the default: too little or far too much. */
+/* Starts one with so many bytes of stack in addition to what glibc takes from it; 0 or -errno. The
+ * limit that the program runs under (RLIMIT_STACK) would be the default: too little or far too much. */
 int xsi_thread_start(size_t stack, void *(*run)(void *));
 
 #endif /* XSCHED_CORE_THREAD_H */

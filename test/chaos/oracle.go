@@ -113,7 +113,7 @@ type KindResult struct {
 	Failed     int     `json:"could_not"` // injections that were impossible at that moment
 	WorstMS    float64 `json:"worst_ms"`  // longest time without progress beside it, without excuse
 	OverMS     float64 `json:"over_ms"`   // by how much the worst one exceeded its bound
-	AnswerMS   float64 `json:"answer_ms"` // longest time until a daemon that was well answered beside it
+	AnswerMS   float64 `json:"answer_ms"` // longest time until a daemon that was well answered during it
 	Violations int     `json:"violations"`
 }
 
@@ -156,7 +156,7 @@ func (l *ledger) beside(from, to int64) (out []*running) {
 	return out
 }
 
-// answered notes how long the daemon took to answer beside faults.
+// answered notes how long the daemon took to answer during faults.
 func (l *ledger) answered(from int64, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
