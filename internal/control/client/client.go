@@ -6,6 +6,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -303,6 +304,20 @@ func do[Reply any](ctx context.Context, c *Client, method, route string, request
 	return reply, nil
 }
 
+// refused returns why the socket accepts no more connections, or nil. The process that keeps the
+// sockets of a killed daemon outlives it by some milliseconds: a connection that was made then ends.
+func (c *Client) refused() error {
+	for range 10 {
+		conn, err := net.DialTimeout("unix", c.socket, time.Second)
+		if err != nil {
+			return err
+		}
+		_ = conn.Close()
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil
+}
+
 // explain converts a connection error to its cause and remedy.
 func (c *Client) explain(err error) error {
 	if refused, ok := errors.AsType[*control.Error](err); ok {
@@ -310,6 +325,9 @@ func (c *Client) explain(err error) error {
 	}
 	if long := control.CheckSocketPath(c.socket); long != nil {
 		return long
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		err = cmp.Or(c.refused(), err)
 	}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):

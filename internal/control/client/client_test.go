@@ -30,6 +30,34 @@ func TestNoListener(t *testing.T) {
 	}
 }
 
+// TestDaemonEnds: a daemon that ends while it is asked is no daemon. One that lives and closes the
+// connection has another cause.
+func TestDaemonEnds(t *testing.T) {
+	for name, ends := range map[string]bool{"ends": true, "lives": false} {
+		path := filepath.Join(t.TempDir(), "control.sock")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for n := 1; ; n++ {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = conn.Close()
+				if ends && n == 3 {
+					_ = l.Close()
+				}
+			}
+		}()
+		if _, err := client.New(path).Version(t.Context()); err == nil || errors.Is(err, client.ErrNoDaemon) != ends {
+			t.Errorf("a daemon that %s: %v", name, err)
+		}
+		_ = l.Close()
+	}
+}
+
 // TestLongPath: the cause is the length of the path, not a daemon that does not run.
 func TestLongPath(t *testing.T) {
 	_, err := client.New(filepath.Join(t.TempDir(), strings.Repeat("a", 120), "control.sock")).Version(t.Context())
