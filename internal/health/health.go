@@ -6,6 +6,7 @@
 package health
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,13 +69,19 @@ func (p *Part) End() {
 
 // State is a part at one moment.
 type State struct {
-	Name       string
-	Age, Limit time.Duration // Age 0: it waits for work
-	Vital      bool
+	Name  string        `json:"name"`
+	Age   time.Duration `json:"age_ns"` // 0: it waits for work
+	Limit time.Duration `json:"limit_ns"`
+	Vital bool          `json:"vital"`
 }
 
 // Late reports that the part counts as dead.
 func (s *State) Late() bool { return s.Age > s.Limit }
+
+// String describes a part that is late.
+func (s *State) String() string {
+	return fmt.Sprintf("%s: the last sign of life was %v ago, the limit is %v", s.Name, s.Age.Round(time.Millisecond), s.Limit)
+}
 
 // States returns all parts in the order of their addition. It waits for none of them.
 func (m *Monitor) States() []State {
@@ -95,10 +102,5 @@ func (m *Monitor) States() []State {
 
 // Alive reports that no vital part is late.
 func (m *Monitor) Alive() bool {
-	for _, s := range m.States() {
-		if s.Vital && s.Late() {
-			return false
-		}
-	}
-	return true
+	return Dead(m.States()) == ""
 }

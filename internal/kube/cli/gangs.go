@@ -50,6 +50,7 @@ func startGangs(ctx context.Context, f nodeFlags, config *rest.Config, daemon ga
 		return nil, err
 	}
 	f.gangs.Node, f.gangs.Log, f.gangs.Config = f.o.Name, f.o.Log, gang.Default()
+	f.gangs.Health = f.o.Health
 	service := gangs.New(f.gangs, api.CoordinationV1().Leases(cluster.Namespace("")), daemon)
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -21,6 +21,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
+	"xsched/internal/health"
 	"xsched/internal/kube/cluster"
 	"xsched/internal/kube/gangs"
 	"xsched/internal/kube/node"
@@ -62,7 +63,7 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().StringVar(&f.o.Name, "node-name", os.Getenv("NODE_NAME"), "name of this node in the cluster (default $NODE_NAME)")
 	c.Flags().StringVar(&f.dir, "dir", "", "use the daemon's sockets in `DIR` (default $XSCHED_DIR, else /run/xsched)")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server (default: as a pod)")
-	c.Flags().StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `DIR`, the same path as on the host")
+	kubeletFlag(c, &f.kubelet)
 	c.Flags().StringVar(&f.o.CDI, "cdi-dir", "/var/run/cdi", "the container runtime's `DIR` of CDI specifications")
 	c.Flags().StringVar(&f.o.StaticCDI, "static-cdi-dir", "/etc/cdi", "another `DIR` of CDI specifications, which the vendors' tools may write to")
 	c.Flags().StringVar(&f.nri.Socket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `SOCKET`; empty: labels do not count")
@@ -73,6 +74,13 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().DurationVar(&f.o.Every, "every", 5*time.Second, "period at which the daemon's GPUs are read")
 	return c
 }
+
+func kubeletFlag(c *cobra.Command, dir *string) {
+	c.Flags().StringVar(dir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `DIR`, the same path as on the host")
+}
+
+// pluginFolder is the plugin's own folder.
+func pluginFolder(kubelet string) string { return filepath.Join(kubelet, "plugins", cluster.Driver) }
 
 func (a *app) node(ctx context.Context, f nodeFlags) error {
 	if f.o.Name == "" {
@@ -93,7 +101,8 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	if f.dir == "" {
 		f.dir = control.DefaultDir(os.Getuid(), os.Getenv)
 	}
-	f.o.Data, f.o.Registry = filepath.Join(f.kubelet, "plugins", cluster.Driver), filepath.Join(f.kubelet, filepath.Base(kubeletplugin.KubeletRegistryDir))
+	f.o.Data, f.o.Registry = pluginFolder(f.kubelet), filepath.Join(f.kubelet, filepath.Base(kubeletplugin.KubeletRegistryDir))
+	f.o.Health = &health.Monitor{}
 	f.o.Log = slog.New(slog.NewTextHandler(a.stderr, nil))
 	klog.SetSlogLogger(f.o.Log) // the libraries' own messages
 
@@ -119,7 +128,7 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	}
 	labels := func(ctx context.Context) { nri.Clear(ctx, daemon, f.o.Log) }
 	if f.nri.Socket != "" {
-		f.nri.Node, f.nri.Log = f.o.Name, f.o.Log
+		f.nri.Node, f.nri.Log, f.nri.Health = f.o.Name, f.o.Log, f.o.Health
 		s, err := nri.Open(f.nri, api, n, daemon)
 		if err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/kube/gang"
 )
 
@@ -35,6 +36,8 @@ type Options struct {
 	// Threshold is how long a rank must be kept from running until its group is held.
 	Threshold time.Duration
 	Log       *slog.Logger
+	// Health gets the service's part; may be nil.
+	Health *health.Monitor
 }
 
 // Periods of the service.
@@ -51,6 +54,8 @@ const (
 
 	sendTimeout  = 2 * time.Second
 	writeTimeout = 5 * time.Second
+	// stepLimit without a step: the service counts as dead. Its longest pause is renewPeriod.
+	stepLimit = 15 * renewPeriod
 	// leaveAfter is how long a group without ranks is remembered: a rank may be starting again.
 	leaveAfter = 10 * time.Second
 	// unused is the age after which a lease of nobody is deleted.
@@ -126,6 +131,10 @@ func New(o Options, leases coordinationclient.LeaseInterface, d Daemon) *Service
 func (s *Service) Run(ctx context.Context) {
 	go s.sample(ctx)
 	go s.tidy(ctx)
+	var part *health.Part
+	if s.options.Health != nil {
+		part = s.options.Health.Add("groups of pods", stepLimit, true)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -136,6 +145,7 @@ func (s *Service) Run(ctx context.Context) {
 			f()
 		case <-timer.C:
 		}
+		part.Beat()
 		timer.Reset(s.step(ctx))
 	}
 }

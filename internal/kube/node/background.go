@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"xsched/internal/health"
 )
 
 // background publishes in a goroutine of its own, because the first publication waits until the API server
@@ -39,13 +41,15 @@ func (b *background) PublishResources(_ context.Context, r resourceslice.DriverR
 }
 
 // run publishes until the context ends. It tries again after a pause if publishing fails.
-func (b *background) run(ctx context.Context, pause time.Duration) {
+func (b *background) run(ctx context.Context, pause time.Duration, part *health.Part) {
 	for {
+		part.End()
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.wake:
 		}
+		part.Begin()
 		for !b.publish(ctx) {
 			select {
 			case <-ctx.Done():

@@ -26,6 +26,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/kube/cdi"
 	"xsched/internal/kube/cluster"
 	"xsched/internal/kube/edits"
@@ -60,6 +61,8 @@ type Options struct {
 	// Every is the period at which the daemon's GPUs are read.
 	Every time.Duration
 	Log   *slog.Logger
+	// Health gets the plugin's parts; nil: a monitor of its own.
+	Health *health.Monitor
 }
 
 // Node publishes the GPUs of a node and prepares claims of them.
@@ -74,6 +77,7 @@ type Node struct {
 	looks   looks
 	tending tending
 	libs    libraries
+	parts   parts
 	// changed is called when the claims may have changed.
 	changed func()
 	wake    chan struct{} // has an element if the GPUs shall be published soon
@@ -89,8 +93,11 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 		return nil, err
 	}
 	o.Tenants = cmp.Or(o.Tenants, DefaultTenants)
+	if o.Health == nil {
+		o.Health = &health.Monitor{}
+	}
 	n := &Node{
-		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1),
+		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1), parts: newParts(o.Health, periodicLimit(o.Every), kubeletLimit),
 		looks: looks{places: places{}, limit: answerLimit, spread: spread{most: o.Tenants}},
 	}
 	n.store = &store{
@@ -102,7 +109,7 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 		},
 	}
 	n.plugin = &plugin{
-		store: n.store, log: o.Log, told: map[types.UID]string{},
+		store: n.store, log: o.Log, calls: n.parts.kubelet, told: map[types.UID]string{},
 		changed: func() { n.changed(); n.lookSoon() }, stop: func(err error) { n.cancel(err) },
 	}
 	return n, n.store.open()

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"xsched/internal/health"
 )
 
 type preparedDevice = kubeletplugin.Device
@@ -31,6 +33,7 @@ type plugin struct {
 	store  *store
 	events Events
 	log    *slog.Logger
+	calls  *health.Calls
 	// changed is called when the set of prepared claims may have changed.
 	changed func()
 	// stop ends the program after an error that retrying does not cure.
@@ -42,6 +45,7 @@ type plugin struct {
 
 // PrepareResourceClaims makes the claims of a pod take effect.
 func (p *plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	defer p.calls.Begin()()
 	out, good := map[types.UID]kubeletplugin.PrepareResult{}, map[types.UID]claimRecord{}
 	for _, claim := range claims {
 		r, err := readClaim(claim)
@@ -68,6 +72,7 @@ func (p *plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 
 // UnprepareResourceClaims gives claims back.
 func (p *plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	defer p.calls.Begin()()
 	uids := make([]types.UID, 0, len(claims))
 	for _, c := range claims {
 		uids = append(uids, c.UID)

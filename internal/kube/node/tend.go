@@ -46,6 +46,7 @@ type lastRead struct {
 
 // tend gives back claims that no longer exist, and learns about pods that joined a claim.
 func (n *Node) tend(ctx context.Context) {
+	n.parts.claims.Beat()
 	t := &n.tending
 	err := n.collect(ctx)
 	if err == nil {
@@ -102,6 +103,7 @@ func (n *Node) collect(ctx context.Context) error {
 
 // claim asks for a claim; nil: it no longer exists.
 func (n *Node) claim(ctx context.Context, uid types.UID, r *claimRecord) (*resourceapi.ResourceClaim, error) {
+	n.parts.claims.Beat() // a slow API server delays each claim, not the plugin
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	// With a version the API server answers from memory: with this state of the claim, or a newer one.

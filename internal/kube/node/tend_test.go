@@ -265,7 +265,7 @@ func TestPublishInBackground(t *testing.T) {
 	b := newBackground(to, quiet())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); b.run(ctx, time.Millisecond) }()
+	go func() { defer close(done); b.run(ctx, time.Millisecond, nil) }()
 	for i := range 3 {
 		if err := b.PublishResources(ctx, resources("worker", make([]resourceapi.Device, i+1))); err != nil {
 			t.Fatal(err)

@@ -58,7 +58,8 @@ func (n *Node) watch(ctx context.Context, to publisher) {
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	later := newBackground(to, n.options.Log)
-	wait.Go(func() { later.run(ctx, n.options.Every) })
+	wait.Go(func() { n.serveHealth(ctx) })
+	wait.Go(func() { later.run(ctx, n.options.Every, n.parts.publication) })
 	wait.Go(func() { every(ctx, n.options.Every, nil, n.tend) })
 	every(ctx, n.options.Every, n.wake, func(ctx context.Context) { n.look(ctx, later) })
 }
@@ -96,6 +97,7 @@ func every(ctx context.Context, period time.Duration, wake <-chan struct{}, f fu
 
 // look reads the daemon's GPUs, publishes what changed, and repairs what a restart lost.
 func (n *Node) look(ctx context.Context, to publisher) {
+	n.parts.daemon.Beat()
 	l := &n.looks
 	version, devices, stats, err := n.ask(ctx)
 	ctx, cancel := context.WithTimeout(ctx, callLimit)

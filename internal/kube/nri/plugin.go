@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/kube/classes"
 	"xsched/internal/kube/edits"
 )
@@ -60,6 +61,8 @@ type Config struct {
 	// Send replaces the grants of Source at the daemon.
 	Send func(ctx context.Context, grants []control.Grant) error
 	Log  *slog.Logger
+	// Health gets the plugin's part; may be nil.
+	Health *health.Monitor
 }
 
 // Plugin handles the runtime's events.
@@ -68,6 +71,7 @@ type Plugin struct {
 	dirty        chan struct{} // has an element if the grants may have changed
 	startTimeout time.Duration // for registration and configuration
 	retry        time.Duration // after grants could not be sent
+	part         *health.Part  // the publisher of grants
 	dial         func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu         sync.Mutex
@@ -78,10 +82,15 @@ type Plugin struct {
 
 // New returns a plugin. Call Run.
 func New(c Config) *Plugin {
-	return &Plugin{
+	p := &Plugin{
 		Config: c, dirty: make(chan struct{}, 1), containers: map[string]*container{},
-		startTimeout: 15 * time.Second, retry: time.Second, dial: (&net.Dialer{}).DialContext,
+		startTimeout: 15 * time.Second, retry: time.Second, dial: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 	}
+	if c.Health != nil {
+		p.part = c.Health.Add("grants of labels", publishLimit, true)
+		p.part.End()
+	}
+	return p
 }
 
 // Changed makes the plugin compute its grants again: the classes, the claims or the pods changed.

@@ -18,7 +18,8 @@ const (
 	publishGap    = 20 * time.Millisecond // between two requests to the daemon
 	publishAgain  = time.Minute           // also without a change: a daemon may have lost its state
 	sendTimeout   = 10 * time.Second
-	unknownLimit  = 5 // times retry, after which grants without known labels are sent as mere names
+	publishLimit  = time.Minute // without a sign of life the publisher counts as dead; above all its waits
+	unknownLimit  = 5           // times retry, after which grants without known labels are sent as mere names
 	unknownPeriod = 10 * time.Second
 )
 
@@ -31,6 +32,7 @@ func (p *Plugin) publish(ctx context.Context) {
 	var began time.Time // when everything but labels was known
 	for {
 		always := false
+		p.part.End()
 		select {
 		case <-ctx.Done():
 			return
@@ -38,6 +40,7 @@ func (p *Plugin) publish(ctx context.Context) {
 		case <-due.C:
 			always = true
 		}
+		p.part.Begin()
 		wait := publishAgain
 		grants, unknown, ready := p.collect(ctx)
 		if ready && began.IsZero() {
@@ -86,6 +89,7 @@ func (p *Plugin) collect(ctx context.Context) (grants []control.Grant, unknown, 
 	file := p.Classes()
 	grants = []control.Grant{}
 	for _, c := range list {
+		p.part.Beat() // a slow API server delays each container
 		pod := p.Cluster.Known(c.pod)
 		if pod == nil {
 			pod = c.pod

@@ -23,6 +23,7 @@ const (
 
 	firstWait   = 200 * time.Millisecond
 	longestWait = 10 * time.Second
+	dialTimeout = 5 * time.Second // a frozen runtime accepts nothing
 )
 
 var errStart = errors.New("the container runtime did not complete the registration")

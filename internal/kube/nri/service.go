@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/kube/classes"
 	"xsched/internal/kube/edits"
 )
@@ -36,6 +37,7 @@ type Options struct {
 	Socket  string // of the container runtime
 	Classes string // the administrator's file; empty: the built-in classes
 	Log     *slog.Logger
+	Health  *health.Monitor
 }
 
 // Service is the plugin with its connections to the cluster.
@@ -53,7 +55,7 @@ func Open(o Options, client kubernetes.Interface, n Node, d Daemon) (*Service, e
 		return nil, err
 	}
 	p := New(Config{
-		Edits: n.Edits, Classes: w.File, Claims: n.ClaimGrants, Variables: n.ClaimVariables, Cluster: NewCluster(client, o.Node), Log: o.Log,
+		Edits: n.Edits, Classes: w.File, Claims: n.ClaimGrants, Variables: n.ClaimVariables, Cluster: NewCluster(client, o.Node), Log: o.Log, Health: o.Health,
 		Send: func(ctx context.Context, grants []control.Grant) error {
 			_, err := d.SetGrants(ctx, control.GrantsRequest{Source: Source, Grants: grants})
 			return err

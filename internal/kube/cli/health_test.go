@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/health"
+	"xsched/internal/kube/node"
+)
+
+// TestHealthCommand: the exit code is that of a probe, and the output names the part.
+func TestHealthCommand(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		vital    bool
+		age      time.Duration
+		args     string
+		code     int
+		contains string
+	}{
+		{"works", true, 0, "", 0, "ok\n"},
+		{"waits for the API server", false, time.Hour, "", 0, "ok\nwaits for the API server: the last sign of life was 1h0m0s ago"},
+		{"reads of claims", true, time.Hour, "", exitFailure, "xsched-kube: reads of claims: the last sign of life was 1h0m0s ago"},
+		{"reads of claims", true, time.Hour, "--json", exitFailure, `"late": true`},
+	} {
+		kubelet := t.TempDir()
+		if err := os.MkdirAll(pluginFolder(kubelet), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		var output bytes.Buffer
+		probe := func() int {
+			output.Reset()
+			a := &app{stdout: &output, stderr: &output}
+			return a.run(a.root(), append([]string{"health", "--kubelet-dir", kubelet}, strings.Fields(c.args)...))
+		}
+		if code := probe(); code != exitFailure || !strings.Contains(output.String(), "the node plugin does not answer") {
+			t.Errorf("without a plugin: %d, %q", code, output.String())
+		}
+		var m health.Monitor
+		m.Watch(c.name, time.Minute, c.vital, func() time.Duration { return c.age })
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- m.Serve(ctx, node.HealthSocket(pluginFolder(kubelet))) }()
+		var code int
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+			if code = probe(); !strings.Contains(output.String(), "does not answer") {
+				break
+			}
+		}
+		if code != c.code || !strings.Contains(output.String(), c.contains) {
+			t.Errorf("%+v: %d, %q", c, code, output.String())
+		}
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
