@@ -66,6 +66,41 @@ func TestWaited(t *testing.T) {
 	}
 }
 
+// TestStarvesNextToUnmanaged: a service of 400 requests a second leaves a low 1 ms between two of them.
+// Next to an unmanaged program, whose slice may take all of it, that is no progress: the low gets a
+// grant, a useful slice for a quantum, every two seconds.
+func TestStarvesNextToUnmanaged(t *testing.T) {
+	const period, request = 2500 * time.Microsecond, 1000 * time.Microsecond
+	run := func(unmanaged bool) uint64 {
+		e, err := New(DefaultConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		high, low := model.QueueID{Session: 1}, model.QueueID{Session: 2}
+		for id, priority := range map[model.QueueID]model.Priority{high: 10, low: 0} {
+			e.AddQueue(0, model.Queue{ID: id, PID: int(id.Session), Device: 1, Level: model.LevelInterrupt, Slices: true, Hint: model.Hint{Priority: priority}})
+		}
+		e.SetUnmanaged(0, 1, unmanaged)
+		e.SetBusy(0, low, true)
+		decide := func(from, to model.Time) {
+			for at := from; at < to; {
+				_, wake := e.Decide(at)
+				at = max(wake, at+1)
+			}
+		}
+		for now := model.Time(0); now < model.Time(9*time.Second); now = now.Add(period) {
+			e.SetBusy(now, high, true)
+			decide(now, now.Add(request))
+			e.SetBusy(now.Add(request), high, false)
+			decide(now.Add(request), now.Add(period))
+		}
+		return e.Stats().Grants
+	}
+	if with, without := run(true), run(false); with != 4 || without != 0 {
+		t.Errorf("%d grants in nine seconds next to an unmanaged program, want 4; %d without one, want 0", with, without)
+	}
+}
+
 // TestWaitingThins: the account stays bounded. Recent periods are exact, and all time is counted.
 func TestWaitingThins(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
