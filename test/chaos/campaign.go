@@ -32,6 +32,7 @@ type campaign struct {
 	failures []Failure
 	kinds    map[string]*KindResult
 	broken   []string // worlds that could not start
+	batches  uint64
 }
 
 // Failure is an episode that broke a promise.
@@ -49,6 +50,7 @@ type outcome struct {
 	violations []Violation
 	kinds      map[string]*KindResult
 	log        []string
+	batches    uint64
 }
 
 // episode runs a schedule in a fresh world.
@@ -61,7 +63,7 @@ func (c *campaign) episode(s Schedule, stop <-chan struct{}) (outcome, error) {
 	w.close()
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
-	return outcome{w.ledger.violations, w.ledger.kinds, w.daemon.log.Lines(40)}, nil
+	return outcome{w.ledger.violations, w.ledger.kinds, w.daemon.log.Lines(40), w.batches}, nil
 }
 
 // run returns when the campaign is over.
@@ -143,6 +145,7 @@ func (c *campaign) play(s Schedule, stop <-chan struct{}) {
 		injected += k.Count
 	}
 	c.done += injected
+	c.batches += o.batches
 	c.planned += injected - s.Faults()
 	c.mu.Unlock()
 	if len(o.violations) == 0 {

@@ -83,7 +83,7 @@ func (d *daemon) once() error {
 	d.mu.Unlock()
 	args := d.w.serveArgs()
 	if !old {
-		args = append(args, "--audit", d.w.auditFile())
+		args = append(args, "--audit", d.w.auditFile(), "--policy", d.w.setup.policy())
 		if !d.w.setup.State {
 			args = append(args, "--no-state")
 		}
@@ -101,9 +101,13 @@ func (d *daemon) once() error {
 	_, _ = unix.FcntlInt(read.Fd(), unix.F_SETPIPE_SZ, 4096) // a fault fills it soon
 	go d.drain(read)
 	at := now()
+	initial := d.w.setup.policy()
+	if old {
+		initial = "HPF"
+	}
 	d.mu.Lock()
 	d.leaving = false
-	d.cmd, d.started, d.ready, d.wedged, d.policy, d.mode, d.settled, d.isOld = cmd, at, 0, 0, "HPF", "live", at, old
+	d.cmd, d.started, d.ready, d.wedged, d.policy, d.mode, d.settled, d.isOld = cmd, at, 0, 0, initial, "live", at, old
 	d.mu.Unlock()
 	go d.awaitReady(cmd)
 	err = cmd.Wait()
@@ -154,12 +158,12 @@ func (d *daemon) drain(read *os.File) {
 
 func (d *daemon) awaitReady(cmd *exec.Cmd) {
 	d.mu.Lock()
-	keeps := d.w.setup.State && !d.isOld
+	keeps, initial := d.w.setup.State && !d.isOld, d.policy
 	d.mu.Unlock()
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		v, err := d.client.Version(ctx)
-		policy, mode := "HPF", "live"
+		policy, mode := initial, "live"
 		if err == nil && keeps { // what was set in the daemon before
 			policy, mode, err = d.settings(ctx)
 		}

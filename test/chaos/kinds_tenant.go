@@ -195,7 +195,7 @@ func policy(w *world, f Fault) error {
 	w.daemon.set(f.Text, "") // before: the stricter bound of HPF ends first
 	err := set(f.Text)
 	time.Sleep(f.duration())
-	return errors.Join(err, set("HPF"))
+	return errors.Join(err, set(w.setup.policy()))
 }
 
 func mode(w *world, f Fault) error {
@@ -231,7 +231,7 @@ func priority(w *world, f Fault) error {
 	if !w.eventually(10*time.Second, func() bool { return set(int32(t.priority)) == nil || w.closing.Load() || t.isGone() }) {
 		err = errors.Join(err, errors.New("the priority can't be set back"))
 	}
-	w.daemon.set("HPF", "")
+	w.daemon.set(w.setup.policy(), "")
 	return err
 }
 

@@ -110,7 +110,7 @@ func (w *world) bound(t *tenant, h health, at int64) (time.Duration, string) {
 		return bareBound, "an unmanaged or attached program"
 	case w.ledger.recent(time.Second, "device-refuses", "daemon-files", "daemon-memory"):
 		return bareBound, "a daemon without control"
-	case t.role == "high" && h.policy == "HPF" && h.mode == "live" && at-max(h.settled, h.ready) > int64(2*time.Second):
+	case t.role == "high" && h.policy == w.setup.policy() && h.mode == "live" && at-max(h.settled, h.ready) > int64(2*time.Second):
 		return highBound, "the highest priority"
 	}
 	return policyBound, "policy " + h.policy
@@ -220,7 +220,7 @@ func (w *world) quiet(first bool) {
 	}
 	if !w.eventually(5*time.Second, func() bool {
 		_, err := call(time.Second, func(ctx context.Context) (control.PolicyReply, error) {
-			return w.daemon.client.SetPolicy(ctx, control.PolicyRequest{Name: "HPF"})
+			return w.daemon.client.SetPolicy(ctx, control.PolicyRequest{Name: w.setup.policy()})
 		})
 		if err == nil {
 			_, err = call(time.Second, func(ctx context.Context) (control.ModeReply, error) {
@@ -232,7 +232,7 @@ func (w *world) quiet(first bool) {
 		say("control", "daemon", "refuses a policy or a mode for 5 s")
 		return
 	}
-	w.daemon.set("HPF", "live")
+	w.daemon.set(w.setup.policy(), "live")
 	w.checkRecords(say)
 	w.checkNode(say)
 	var list control.List
@@ -254,9 +254,14 @@ func (w *world) quiet(first bool) {
 		say("rejoin", "", "not managed within 5 s:%s", missing)
 		return
 	}
+	w.batches = 0
 	for _, t := range w.tenants {
-		if p := find(list, t.pid()); p.Held {
+		p := find(list, t.pid())
+		if p.Held {
 			say("held", t.role, "still held by hand")
+		}
+		for _, q := range p.Queues {
+			w.batches += q.Bursts
 		}
 	}
 	w.allRun(bareBound+grace, "stuck")

@@ -26,6 +26,7 @@ type Report struct {
 	Rules    map[string]int         `json:"violations_by_rule"`
 	Failures []Failure              `json:"failures"`
 	Broken   []string               `json:"broken,omitempty"`
+	Batches  uint64                 `json:"batches"` // of kernels, released to the device
 }
 
 const maxFailureFiles = 5
@@ -35,7 +36,7 @@ func (c *campaign) report(took time.Duration, stalled int64) Report {
 	defer c.mu.Unlock()
 	r := Report{
 		Seed: c.seed, Faults: c.done, Episodes: c.next, Worlds: c.worlds, Seconds: took.Seconds(), Kinds: c.kinds,
-		Rules: map[string]int{}, Failures: c.failures, Broken: c.broken, Stalled: 100 * float64(stalled) / float64(took),
+		Rules: map[string]int{}, Failures: c.failures, Broken: c.broken, Batches: c.batches, Stalled: 100 * float64(stalled) / float64(took),
 	}
 	for _, f := range c.failures {
 		for _, v := range f.Violations {
@@ -47,8 +48,8 @@ func (c *campaign) report(took time.Duration, stalled int64) Report {
 
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %d faults in %d episodes, %d worlds, %.0f s, %.1f faults a second; a thread waited %.0f %% of the time\n",
-		r.Seed, r.Faults, r.Episodes, r.Worlds, r.Seconds, float64(r.Faults)/r.Seconds, r.Stalled)
+	fmt.Fprintf(&b, "seed %d, %d faults in %d episodes, %d worlds, %.0f s, %.1f faults a second; a thread waited %.0f %% of the time; %d batches of kernels\n",
+		r.Seed, r.Faults, r.Episodes, r.Worlds, r.Seconds, float64(r.Faults)/r.Seconds, r.Stalled, r.Batches)
 	fmt.Fprintf(&b, "%-18s %7s %9s %10s %10s %10s %11s\n", "kind", "count", "could not", "worst ms", "over ms", "answer ms", "violations")
 	for _, k := range kinds() {
 		if s := r.Kinds[k.name]; s != nil {

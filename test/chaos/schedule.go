@@ -23,6 +23,15 @@ type Setup struct {
 	Kube     bool   `json:"kube"`    // a node plugin runs against an API server
 	OldShim  bool   `json:"old_shim"`
 	EndKill  bool   `json:"end_kill"` // the world ends with SIGKILL of the daemon, not SIGTERM
+	Batch    bool   `json:"batch"`    // the service submits many short kernels, which gather on the device
+}
+
+// policy is the one that holds where no fault has changed it.
+func (s Setup) policy() string {
+	if s.Batch {
+		return "HPF/batch"
+	}
+	return "HPF"
 }
 
 // Fault is one entry of a schedule. All random choices are in it, so that a replay repeats them.
@@ -83,6 +92,7 @@ func generate(seed uint64, episode int, p plan) Schedule {
 	s.Setup.OldShim = r.IntN(4) == 0 && p.older
 	s.Setup.State, s.Setup.Service = r.IntN(2) == 0, r.IntN(3) == 0
 	s.Setup.Kube = r.IntN(4) == 0 && p.kube
+	s.Setup.Batch = r.IntN(2) == 0 && s.Setup.Platform == "nvidia"
 	table, total := choices(s.Setup, p)
 	for range p.segments {
 		var segment []Fault

@@ -22,6 +22,7 @@ type spec struct {
 	role     string
 	priority int
 	kernelUS int
+	feed     int    // kernels of a request, each after ten times as much CPU time; 0: one
 	load     string // command that starts the load
 	device   int
 	bare     bool // without the shim; the world attaches it
