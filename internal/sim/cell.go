@@ -296,6 +296,7 @@ const (
 	timerWatch                    // the program's watcher looks for idle queues
 	timerWork                     // a worker calls the driver
 	timerHurry                    // a worker stops waiting for its predecessors
+	timerBatch                    // the program's thread that releases batches looks at them
 	timerJoin                     // the program starts
 	timerLeave                    // the program ends
 )

@@ -104,6 +104,11 @@ func (in *inst) endRound(r *request, s *Segment) bool {
 	if r.closed && wait == WaitNone {
 		wait = WaitSync
 	}
+	if wait != WaitNone {
+		for _, rank := range in.ranks {
+			rank.releaseBatch()
+		}
+	}
 	if wait == WaitSync {
 		for _, rank := range in.ranks {
 			rank.waits()
@@ -205,6 +210,9 @@ func (r *rank) push(w gpumodel.Work) {
 		r.page.copies++
 	}
 	r.mark(true)
+	if r.gathers(w) {
+		return
+	}
 	if len(r.held) > 0 || !r.open() {
 		r.held = append(r.held, w)
 		return

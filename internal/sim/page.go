@@ -186,7 +186,7 @@ func (r *rank) look() {
 		}
 		w.at = c.now.Add(wait)
 		waited := r.inst.blocked || r.serving < r.inst.launching || len(r.inst.returning) > 0
-		if !submits && !waited && r.flying == 0 && len(r.held) == 0 {
+		if !submits && !waited && r.flying == 0 && len(r.held) == 0 && len(r.batch.work) == 0 {
 			r.mark(false)
 		}
 	}

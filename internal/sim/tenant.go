@@ -79,7 +79,8 @@ type rank struct {
 	serving    uint64
 	ended      int32           // kernels and copies of that request
 	held       []gpumodel.Work // at the gate
-	flying     int             // submitted and incomplete
+	batch      batch
+	flying     int // submitted and incomplete
 
 	gate  gate
 	wants hardware // newest desired state
@@ -101,6 +102,7 @@ type rank struct {
 type gate struct {
 	closed bool
 	limit  int
+	gather bool // kernels wait until a batch is released
 }
 
 // hardware is the state requested from the driver.
@@ -181,6 +183,10 @@ func (c *cell) fire(t timer) {
 		in.complete(&r)
 	case timerResume:
 		in.resume()
+	case timerBatch:
+		for _, r := range in.ranks {
+			r.tickBatch()
+		}
 	case timerWatch:
 		for _, r := range in.ranks {
 			if r.watch.armed && c.now >= r.watch.at {
@@ -243,7 +249,7 @@ func (in *inst) leave() {
 	for _, r := range in.ranks {
 		c.engine.RemoveQueue(c.now, r.id)
 		r.leaveJoint()
-		r.joined, r.held, r.flying = false, nil, 0
+		r.joined, r.held, r.flying, r.batch = false, nil, 0, batch{}
 		r.page, r.known, r.copies = page{}, daemonView{}, model.Copies{}
 		r.serving = in.next
 		g := c.advance(r.gpu)

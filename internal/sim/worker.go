@@ -24,7 +24,7 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 		level = most // a forced level that the device lacks falls back to the gate
 	}
 	was := r.gate
-	r.gate = gate{closed: level == model.LevelBlock, limit: d.InFlight}
+	r.gate = gate{closed: level == model.LevelBlock, limit: d.InFlight, gather: d.Gather}
 	if r.gate != was && len(r.held) > 0 {
 		r.drain()
 	}

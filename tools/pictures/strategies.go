@@ -28,6 +28,7 @@ var contenders = []struct{ name, compare, class string }{
 	{"whole request", "HPF/whole", "c6"},
 	{"at the wait", "HPF/wait", "c3"},
 	{"just in time", "HPF", "c0"},
+	{"batches", "HPF/batch", "c2"},
 }
 
 // contest is one kind of requests.
