@@ -160,9 +160,10 @@ func TestPrivateScheduler(t *testing.T) {
 	t.Run("program ends", func(t *testing.T) {
 		p, dir := start()
 		p.send("loop")
-		if out, err := w.xsched("list", "--dir", dir); err != nil || !strings.Contains(out, "tenant") {
-			t.Errorf("list: %v\n%s", err, out)
-		}
+		eventually(t, soon, "the program joins its private scheduler", func() bool {
+			out, err := w.xsched("list", "--dir", dir)
+			return err == nil && strings.Contains(out, "tenant")
+		})
 		if out, err := w.xsched("policy", "--dir", dir); err != nil || !strings.Contains(out, "RR") {
 			t.Errorf("policy: %v\n%s", err, out)
 		}
