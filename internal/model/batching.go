@@ -16,7 +16,10 @@ type Batching struct {
 	Launches     uint64
 	Submit, Wait time.Duration
 
-	against int8 // requests in a row that speak against On
+	against int8          // requests in a row that speak against On
+	without time.Duration // a short Wait of late while not On; 0: not known
+	pause   uint32        // requests until the next attempt
+	next    uint32        // pause after the next attempt that fails
 }
 
 const (
@@ -28,17 +31,39 @@ const (
 	batchMax = 12 * time.Millisecond
 	// batchChange requests in a row change the decision.
 	batchChange = 4
+	// batchLoss is what a batch may add to the wait: the last one runs when the program waits. Without the
+	// limit, requests that keep the device busy lose a quarter at the P99 (sim.TestNearTheLimit).
+	batchLoss = 600 * time.Microsecond
+	// batchPause is the first pause after an attempt that lost more. A pause is twice as long as the one
+	// before it: batchChange requests of so many are below the P99.
+	batchPause, batchLongest = 1024, 1 << 20
 )
 
 // End reports a request that ended.
 func (b *Batching) End(launches uint64, submit, wait time.Duration) {
 	b.Launches, b.Submit, b.Wait = launches, submit, wait
 	suits := launches >= batchLaunches && submit >= batchMin && submit <= batchMax && wait <= submit
-	if suits == b.On {
+	loses := suits && b.On && wait > b.without+batchLoss
+	switch {
+	case b.On:
+	case b.pause > 0:
+		b.pause--
+		suits = false
+	case b.without == 0 || wait < b.without:
+		b.without = wait
+	default:
+		b.without += (wait - b.without) / 8
+	}
+	if (suits && !loses) == b.On {
 		b.against = 0
 		return
 	}
-	if b.against++; b.against >= batchChange {
-		b.On, b.against = suits, 0
+	if b.against++; b.against < batchChange {
+		return
+	}
+	b.On, b.against = !b.On, 0
+	if loses {
+		b.next = min(max(batchPause, 2*b.next), batchLongest)
+		b.pause = b.next
 	}
 }

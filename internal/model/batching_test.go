@@ -3,6 +3,7 @@
 package model
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -29,6 +30,10 @@ func TestBatching(t *testing.T) {
 		"several of another kind":     {[]request{short, short, short, short, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}}, false},
 		"interrupted, then not":       {[]request{short, short, {4, ms, 0}, short, short}, false},
 		"its wait is the batch's run": {[]request{short, short, short, short, {70, 2 * ms, 2 * ms}}, true},
+		"its runs last":               {slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 8), true},
+		"batches lose":                {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4)), false},
+		"lost, and pauses":            {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4), slices.Repeat([]request{short}, 1000)), false},
+		"lost, and tries again":       {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4), slices.Repeat([]request{short}, 1028)), true},
 	} {
 		var b Batching
 		for _, r := range c.requests {
