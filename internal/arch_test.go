@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"internal/sim/fleet":       {"internal/model", "internal/sim", "internal/report", "internal/virtual/model"},
 	"tools/capacity":           {"internal/report", "internal/sim/fleet"},
 	"internal/loop":            {"internal/clock", "internal/identity", "internal/record", "internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/driver", "internal/driver/gate"},
-	"internal/session":         {"internal/quarantine", "internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket", "internal/loop"},
+	"internal/session":         {"internal/quarantine", "internal/health", "internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket", "internal/loop"},
 	"internal/session/*":       {"internal/quarantine", "internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket", "internal/loop", "internal/engine", "internal/session"},
 	"internal/guardian":        {"internal/clock", "internal/health", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket"},
 	"internal/history":         {"internal/identity", "internal/model", "internal/engine", "internal/record", "internal/loop"},
@@ -83,7 +83,7 @@ var mayImport = map[string][]string{
 	"internal/window/*":       {},
 	"internal/cli": {
 		"internal/sim/fleet",
-		"internal/config", "internal/engine", "internal/identity", "internal/loop", "internal/state", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
+		"internal/config", "internal/engine", "internal/identity", "internal/loop", "internal/state", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian", "internal/health",
 		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/journal", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/screen", "internal/top", "internal/virtual", "internal/virtual/device", "internal/version", "internal/window",
 	},

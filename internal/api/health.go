@@ -10,8 +10,8 @@ import (
 	"xsched/internal/control"
 )
 
-// healthz answers 200 only while every vital part of the daemon works. It waits for none of them. It
-// reveals nothing else, so it needs no permission.
+// healthz answers 200 only while every vital part of the daemon works. It waits for none of them. After
+// "ok" it names the parts that no restart helps. It reveals nothing else, so it needs no permission.
 func healthz(c control.Control) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)
@@ -30,5 +30,8 @@ func healthz(c control.Control) http.HandlerFunc {
 			return
 		}
 		fmt.Fprintln(w, "ok")
+		for _, line := range stats.Impaired() {
+			fmt.Fprintln(w, line)
+		}
 	}
 }

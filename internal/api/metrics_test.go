@@ -249,6 +249,10 @@ func TestHealth(t *testing.T) {
 	if code, body := ask(); code != 200 || body != "ok\n" {
 		t.Errorf("%d %s", code, body)
 	}
+	w.stats.Parts = []control.Part{{Name: "log", AgeNS: 7e9, LimitNS: 5e9, Late: true}}
+	if code, body := ask(); code != 200 || body != "ok\nlog: the last sign of life was 7s ago, the limit is 5s\n" {
+		t.Errorf("%d %s", code, body)
+	}
 	w.stats.Parts = []control.Part{{Name: "log", Late: true}, {Name: "engine loop", AgeNS: 2_500_000_000, LimitNS: 1e9, Vital: true, Late: true}}
 	if code, body := ask(); code != 503 || body != "engine loop: the last sign of life was 2.5s ago, the limit is 1s\n" {
 		t.Errorf("%d %s", code, body)

@@ -12,6 +12,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
+	"xsched/internal/health"
 	"xsched/internal/notify"
 )
 
@@ -52,8 +53,10 @@ together. Start it with the daemon's user and --dir.`,
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			manager := notify.FromEnvironment()
+			monitor := &health.Monitor{}
+			go manager.Feed(ctx, monitor.Alive)
 			return guardian.Serve(ctx, guardian.ServiceOptions{
-				Dir: dir, Drivers: registry.All(), Version: version, Log: log,
+				Dir: dir, Drivers: registry.All(), Version: version, Log: log, Health: monitor,
 				Ready: func() { log.Info("ready", "dir", dir, "version", version); manager.Ready() },
 			})
 		},

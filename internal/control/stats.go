@@ -127,6 +127,8 @@ type Part struct {
 	LimitNS int64  `json:"limit_ns"`
 	Vital   bool   `json:"vital"` // a restart of the daemon helps
 	Late    bool   `json:"late"`  // dead
+	// Remedy of a part that is dead.
+	Remedy string `json:"remedy,omitempty"`
 }
 
 // Dead returns a sentence about the first vital part that is dead; empty: all work.
@@ -137,6 +139,16 @@ func (s *Stats) Dead() string {
 		}
 	}
 	return ""
+}
+
+// Impaired describes the parts that are dead and that no restart of the daemon helps.
+func (s *Stats) Impaired() (lines []string) {
+	for i := range s.Parts {
+		if p := &s.Parts[i]; !p.Vital && p.Late {
+			lines = append(lines, p.String())
+		}
+	}
+	return lines
 }
 
 // String describes a part that is late.

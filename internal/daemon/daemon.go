@@ -228,6 +228,8 @@ func (d *Daemon) keepTested(ctx context.Context, tests *sync.WaitGroup) {
 	o := driver.SelfTestOptions{Program: d.opts.SelfTest, OnlyIfNeeded: d.opts.Private}
 	d.drivers.Found(func(i driver.Instance) {
 		if t, ok := i.(driver.SelfTester); ok && ctx.Err() == nil {
+			o := o
+			o.Beat = d.health.Add(driverPart, driverLimit, false).Beat
 			tests.Go(func() { t.KeepTested(ctx, o, d.server.Refresh) })
 		}
 	})
@@ -277,7 +279,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.recover()
 	d.guardian = guardian.NewClient(guardian.Options{
 		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
-		Busy: d.health.Add("guardian", guardianLimit, false),
+		Busy: d.health.Add("guardian", guardianLimit, false), Alive: d.health.Add(guardianPart, guardianLimit, false),
 	})
 	d.onClose(d.guardian.Close)
 	var err error
@@ -288,7 +290,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
 		Terms: d.terms, Kept: d.keeper.kept,
-		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
+		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
 	}); err != nil {
 		return err
 	}

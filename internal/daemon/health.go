@@ -21,8 +21,28 @@ const (
 	scanLimit     = 60 * time.Second // its longest period is 20 s
 	settingsLimit = 10 * saveTime    // a request of an operator waits saveTime
 	logLimit      = 5 * time.Second  // the queue of lines is full long before
+	driverLimit   = 5 * time.Minute  // a self-test may wait twice for testTime, and scans
 	guardianLimit = 10 * time.Second // it may wait for two answers and start a process
 )
+
+// Names of parts that have a remedy of their own.
+const (
+	guardianPart = "guardian process"
+	driverPart   = "driver watch"
+	probesPart   = "driver probes"
+	releasePart  = "release of programs' GPUs"
+)
+
+// hungDriver is the remedy of what waits in the kernel.
+const hungDriver = "the driver does not answer: see the kernel's log; a reset of the GPU or a reboot may be needed"
+
+// remedies are those of parts that no restart of the daemon helps.
+func remedies() map[string]string {
+	return map[string]string{
+		guardianPart: "restart it: `systemctl restart xsched-guardian`; meanwhile the daemon starts a guardian of its own",
+		driverPart:   hungDriver, probesPart: hungDriver, releasePart: hungDriver,
+	}
+}
 
 // parts are those of the daemon's own goroutines.
 type parts struct{ scan, observer, holds, history, settings *health.Part }
@@ -44,11 +64,11 @@ func (d *Daemon) addParts() parts {
 
 // parts returns the state of every part.
 func (d *Daemon) parts() []control.Part {
-	states := d.health.States()
+	states, remedy := d.health.States(), remedies()
 	out := make([]control.Part, 0, len(states))
 	for i := range states {
 		s := &states[i]
-		out = append(out, control.Part{Name: s.Name, AgeNS: s.Age.Nanoseconds(), LimitNS: s.Limit.Nanoseconds(), Vital: s.Vital, Late: s.Late()})
+		out = append(out, control.Part{Name: s.Name, AgeNS: s.Age.Nanoseconds(), LimitNS: s.Limit.Nanoseconds(), Vital: s.Vital, Late: s.Late(), Remedy: remedy[s.Name]})
 	}
 	return out
 }

@@ -30,6 +30,8 @@ type SelfTestOptions struct {
 	OnlyIfNeeded bool
 	// OnStep is called after each step; may be nil.
 	OnStep func(gpu model.DeviceID, s SelfTestStep)
+	// Beat is called by KeepTested while it works; may be nil.
+	Beat func()
 }
 
 // Outcome is the result of a self-test.

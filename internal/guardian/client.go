@@ -31,6 +31,7 @@ type Options struct {
 	Cgroup string
 	Log    *slog.Logger
 	Busy   *health.Part // marks the client's work; may be nil
+	Alive  *health.Part // beats while the guardian answers; may be nil
 }
 
 // Client is the daemon's side of the guardian. With the first attached process it connects to the
@@ -41,6 +42,8 @@ type Client struct {
 	journal journal
 
 	supervised, replaced atomic.Int64 // supervised processes, and replaced supervisors
+
+	ending chan struct{} // closed by Close
 
 	// state is for readers, who never wait for mu: it is held while a guardian answers.
 	state atomic.Pointer[clientState]
@@ -74,10 +77,16 @@ const (
 	rejoinTime = time.Second     // interval of attempts to return to the service, and to settle
 )
 
-// NewClient starts nothing yet.
+// NewClient starts no guardian yet.
 func NewClient(o Options) *Client {
 	o.Busy.End()
-	return &Client{options: o, log: o.Log, journal: journalOf(o.Place.Dir), wards: map[uint64]driver.Ward{}, owed: map[uint64]driver.Ward{}}
+	o.Alive.End()
+	c := &Client{
+		options: o, log: o.Log, journal: journalOf(o.Place.Dir), ending: make(chan struct{}),
+		wards: map[uint64]driver.Ward{}, owed: map[uint64]driver.Ward{},
+	}
+	go c.attend()
+	return c
 }
 
 func (c *Client) lock() {
@@ -242,6 +251,9 @@ func (c *Client) guard(w driver.Ward) error {
 func (c *Client) Close() {
 	c.lock()
 	c.settle() // the last chance of a process that no guardian has
+	if !c.closed {
+		close(c.ending)
+	}
 	c.closed = true
 	c.spare.release()
 	for _, all := range []map[uint64]driver.Ward{c.wards, c.owed} {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,27 +40,12 @@ var errNoService = errors.New("no guardian service")
 
 // dial connects to the guardian's service. It needs no lock, because it uses only the options.
 func (c *Client) dial() (*link, error) {
-	if c.options.Place.Dir == "" {
-		return nil, fmt.Errorf("%w: no runtime directory", errNoService)
-	}
-	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	l, err := connect(c.options.Place.Dir)
 	if err != nil {
 		return nil, err
 	}
-	limit(sock)
-	l := newLink(sock, 0)
-	switch err = unix.Connect(sock, &unix.SockaddrUnix{Name: filepath.Join(c.options.Place.Dir, ServiceSocket)}); {
-	case errors.Is(err, unix.EAGAIN):
-		err = errSilent
-	case err != nil:
-		err = fmt.Errorf("%w: %w", errNoService, err)
-	default:
-		if l.pid, err = trusted(sock); err == nil {
-			err = l.ask(c.hello(), nil)
-		}
-	}
-	if err != nil {
-		_ = unix.Close(sock)
+	if err := l.ask(c.hello(), nil); err != nil {
+		_ = unix.Close(l.sock)
 		return nil, err
 	}
 	return l, nil
@@ -163,16 +147,21 @@ func (c *Client) hand(l *link, w driver.Ward) error {
 // otherwise each guarded process would wait for it. Preconditions: c.mu is held.
 func (c *Client) ask(l *link, m message, fds []int) error {
 	err := l.ask(m, fds)
-	if !errors.Is(err, errSilent) {
-		return err
+	if errors.Is(err, errSilent) {
+		c.forsake(l)
 	}
+	return err
+}
+
+// forsake gives up a guardian that does not answer. Another one gets its processes.
+// Preconditions: c.mu is held.
+func (c *Client) forsake(l *link) {
 	c.drop(l)
 	if c.link == l {
 		c.link = nil
 		c.restarts++
 		c.retry()
 	}
-	return err
 }
 
 // tell sends a message without waiting for the reply. Preconditions: c.mu is held.
@@ -184,8 +173,14 @@ func (l *link) send(m message, fds []int) error {
 	return seqpacket.Send(l.sock, m, fds)
 }
 
+// errRefused reports that a guardian answered with an error.
+var errRefused = errors.New("guardian")
+
 // ask is for one caller at a time.
-func (l *link) ask(m message, fds []int) error {
+func (l *link) ask(m message, fds []int) error { return l.question(m, fds, &reply{}) }
+
+// question is ask with the reply.
+func (l *link) question(m message, fds []int, r *reply) error {
 	silent := func(err error) error {
 		if errors.Is(err, unix.EAGAIN) {
 			err = errSilent
@@ -196,13 +191,13 @@ func (l *link) ask(m message, fds []int) error {
 		return silent(err)
 	}
 	for end := time.Now().Add(answerTime); ; {
-		var r reply
-		if _, err := seqpacket.Receive(l.sock, &r); err != nil {
+		*r = reply{}
+		if _, err := seqpacket.Receive(l.sock, r); err != nil {
 			return silent(err)
 		}
 		switch {
 		case r.Seq == l.seq && r.Error != "":
-			return fmt.Errorf("guardian: %s", r.Error)
+			return fmt.Errorf("%w: %s", errRefused, r.Error)
 		case r.Seq == l.seq:
 			return nil
 		case time.Now().After(end): // only late replies to abandoned messages arrived

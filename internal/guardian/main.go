@@ -13,6 +13,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/driver"
+	"xsched/internal/health"
 	"xsched/internal/model"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
@@ -60,6 +61,8 @@ type guardian struct {
 	leaving  map[*ward]struct{} // detached but not restored yet
 	unsaid   map[uint64]int     // replies that wait until no ward of a PID is leaving, by Seq
 	final    time.Duration      // to restore after the daemon ended; 0: until it succeeds
+	monitor  *health.Monitor
+	parts    parts
 }
 
 // Main serves the daemon on socket fd until the daemon ends, restores every process, and returns. A
@@ -69,7 +72,10 @@ func Main(fd int, drivers []driver.Driver, version string) error {
 	// until every process is restored.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	unix.CloseOnExec(fd)
-	return newGuardian(fd, drivers, version).serve()
+	g := newGuardian(fd, drivers, version)
+	g.monitor = &health.Monitor{}
+	g.parts = newParts(g.monitor, stuckLimit)
+	return g.serve()
 }
 
 func newGuardian(sock int, drivers []driver.Driver, version string) *guardian {
@@ -92,22 +98,28 @@ func (g *guardian) serve() error {
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for daemon: %w", err)
 		}
-		if n > 0 {
-			if err := g.obey(); errors.Is(err, seqpacket.ErrClosed) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-		}
-		g.look()
-		if now := time.Now(); now.After(nextFiles) {
-			nextFiles = now.Add(filePeriod)
-			g.checkFiles()
-		}
-		if err := g.answer(); err != nil {
+		if err := g.step(n > 0, &nextFiles); errors.Is(err, seqpacket.ErrClosed) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 	}
+}
+
+// step handles a message, if one is there, and does what is due.
+func (g *guardian) step(message bool, nextFiles *time.Time) error {
+	defer g.parts.requests.Begin()()
+	if message {
+		if err := g.obey(); err != nil {
+			return err
+		}
+	}
+	g.look()
+	if now := time.Now(); now.After(*nextFiles) {
+		*nextFiles = now.Add(filePeriod)
+		g.checkFiles()
+	}
+	return g.answer()
 }
 
 // end restores every living process after the daemon ended. A service that gave up would keep the
@@ -141,6 +153,11 @@ func (g *guardian) obey() error {
 		return g.supervise(m)
 	}
 	r := reply{Seq: m.Seq}
+	if m.Op == opHealth {
+		seqpacket.CloseAll(fds)
+		r.Late = lateParts(g.monitor)
+		return seqpacket.Send(g.sock, r, nil)
+	}
 	ward := g.wards[m.Session]
 	if err := g.do(m, fds); err != nil {
 		r.Error = err.Error()
@@ -294,7 +311,7 @@ func (g *guardian) look() {
 			return true
 		}
 		if w.due(now) {
-			w.restore()
+			w.restore(g.parts.restores)
 		}
 		return false
 	})
@@ -317,11 +334,12 @@ func (w *ward) due(now model.Time) bool {
 }
 
 // restore starts an attempt.
-func (w *ward) restore() {
+func (w *ward) restore(part *health.Calls) {
 	w.covered = w.covered || w.leaving
 	done := make(chan error, 1)
 	w.attempt = done
 	go func() {
+		defer part.Begin()()
 		ctx, cancel := context.WithTimeout(context.Background(), tryTime)
 		defer cancel()
 		done <- w.restorer.Restore(ctx)

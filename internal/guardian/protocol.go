@@ -10,11 +10,12 @@ import (
 	"encoding/json"
 
 	"xsched/internal/driver"
+	"xsched/internal/health"
 )
 
 // message is one JSON packet from the daemon.
 type message struct {
-	Op  string `json:"op"`  // start, attach, detach, supervise
+	Op  string `json:"op"`  // start, attach, detach, supervise, health
 	Seq uint64 `json:"seq"` // echoed in the reply
 
 	// start: location of the drivers, and the daemon's release
@@ -40,4 +41,8 @@ type message struct {
 type reply struct {
 	Seq   uint64 `json:"seq"`
 	Error string `json:"error,omitempty"`
+	// Late are the parts of the guardian that hang; health only.
+	Late []health.State `json:"late,omitempty"`
 }
+
+const opHealth = "health"

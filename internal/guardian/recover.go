@@ -132,13 +132,17 @@ func (r *Recovery) Wait(ctx context.Context, pid int) error {
 }
 
 // handed cancels the recovery of a process that its daemon handed over, and waits for an attempt in
-// progress.
+// progress. An attempt that hangs in the device may restore the process later, which does no harm.
 func (r *Recovery) handed(name string) {
 	r.mu.Lock()
 	p := r.pending[name]
 	r.mu.Unlock()
 	if p != nil {
 		p.cancel()
-		<-p.done
+		select {
+		case <-p.done:
+		case <-time.After(tryTime):
+			r.log.Warn("an attempt to restore a process hangs", "pid", p.pid)
+		}
 	}
 }

@@ -146,7 +146,7 @@ func TestNewerSuspensionIsNotUndone(t *testing.T) {
 		t.Fatal("an expired lease is not due")
 	}
 	page.WriteLease(8, clock.Now().Add(time.Minute))
-	w.restore()
+	w.restore(nil)
 	for end := time.Now().Add(10 * time.Second); !w.collect(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the attempt never ends")

@@ -3,6 +3,7 @@
 package guardian
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/health"
 )
 
 // ServiceSocket is the service's socket in the runtime directory.
@@ -28,6 +30,9 @@ type ServiceOptions struct {
 	Log     *slog.Logger
 	// Ready is called once daemons can connect; may be nil.
 	Ready func()
+	// Health gets the service's parts; nil: a monitor of its own.
+	Health *health.Monitor
+	stuck  time.Duration // limit of the parts; 0: stuckLimit
 }
 
 // errReplace ends a service of another release than its daemon, so that the service manager starts
@@ -37,7 +42,10 @@ var errReplace = errors.New("the daemon is of another release")
 // Serve runs the guardian as a service, apart from the daemon and its cgroup, until ctx ends. First it
 // restores what a daemon and a guardian left that died together.
 func Serve(ctx context.Context, o ServiceOptions) error {
-	s := &service{ServiceOptions: o, recovery: Recover(o.Dir, o.Drivers, o.Log)}
+	if o.Health == nil {
+		o.Health = &health.Monitor{}
+	}
+	s := &service{ServiceOptions: o, parts: newParts(o.Health, cmp.Or(o.stuck, stuckLimit)), recovery: Recover(o.Dir, o.Drivers, o.Log)}
 	path := filepath.Join(o.Dir, ServiceSocket)
 	sock, err := listen(path)
 	if err != nil {
@@ -66,6 +74,7 @@ func Serve(ctx context.Context, o ServiceOptions) error {
 type service struct {
 	ServiceOptions
 	recovery *Recovery
+	parts    parts
 
 	mu     sync.Mutex
 	serves map[*guardian]chan struct{} // connections, closed when served
@@ -130,7 +139,7 @@ func (s *service) accept(sock int) error {
 			continue
 		}
 		g := newGuardian(conn, s.Drivers, s.Version)
-		g.handed, g.final = s.recovery.handed, 0
+		g.handed, g.final, g.monitor, g.parts = s.recovery.handed, 0, s.Health, s.parts
 		done := make(chan struct{})
 		s.mu.Lock()
 		if s.serves == nil {

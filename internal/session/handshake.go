@@ -35,8 +35,11 @@ func (r *refusal) Error() string { return r.reason }
 
 func (srv *Server) accept() {
 	for {
+		srv.parts.accept.End()
 		c, err := srv.listener.AcceptKept()
+		srv.parts.accept.Begin()
 		if errors.Is(err, net.ErrClosed) {
+			srv.parts.accept.End()
 			return
 		}
 		if err != nil {
@@ -49,6 +52,7 @@ func (srv *Server) accept() {
 		case srv.handshakes <- struct{}{}:
 		case <-srv.ctx.Done():
 			_ = c.Close()
+			srv.parts.accept.End()
 			return
 		}
 		srv.wg.Go(func() { srv.serve(c) })
@@ -57,7 +61,9 @@ func (srv *Server) accept() {
 
 // serve handles one connection from its first packet to its last.
 func (srv *Server) serve(c *quarantine.Conn) {
+	begun := srv.parts.handshakes.Begin()
 	s, cr, err := srv.handshake(c)
+	begun()
 	<-srv.handshakes
 	if leftEarly(err) {
 		srv.log.Debug("client ended before its session began", "pid", cr.PID)

@@ -33,6 +33,7 @@ func (srv *Server) watchNice() {
 			return
 		case <-t.C:
 		}
+		srv.parts.nice.Beat()
 		seen := make(map[model.SessionID]int, len(known))
 		for _, s := range srv.all() {
 			nice := niceOf(s.PID)

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/health"
 )
 
 // reaper waits for the end of processes through their pidfds. It has its own goroutine: a busy engine
@@ -16,12 +19,13 @@ type reaper struct {
 	epoll int
 	quit  int // eventfd
 	done  chan struct{}
+	part  *health.Part
 
 	mu   sync.Mutex
 	byFD map[int32]*Session
 }
 
-func newReaper() (*reaper, error) {
+func newReaper(part *health.Part) (*reaper, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create epoll: %w", err)
@@ -31,7 +35,7 @@ func newReaper() (*reaper, error) {
 		_ = unix.Close(ep)
 		return nil, fmt.Errorf("create eventfd: %w", err)
 	}
-	r := &reaper{epoll: ep, quit: quit, done: make(chan struct{}), byFD: map[int32]*Session{}}
+	r := &reaper{epoll: ep, quit: quit, done: make(chan struct{}), part: part, byFD: map[int32]*Session{}}
 	if err := r.watch(quit, unix.EPOLLIN); err != nil {
 		_ = unix.Close(ep)
 		_ = unix.Close(quit)
@@ -71,15 +75,18 @@ func (r *reaper) run() {
 	defer close(r.done)
 	events := make([]unix.EpollEvent, 64)
 	for {
+		r.part.End()
 		n, err := unix.EpollWait(r.epoll, events, -1)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
+		r.part.Begin()
 		if err != nil {
-			return
+			return // the part is late from now on
 		}
 		for _, e := range events[:n] {
 			if int(e.Fd) == r.quit {
+				r.part.End()
 				return
 			}
 			r.mu.Lock()
@@ -97,7 +104,11 @@ func (r *reaper) run() {
 func (r *reaper) stop() {
 	one := [8]byte{1}
 	_, _ = unix.Write(r.quit, one[:])
-	<-r.done
+	select {
+	case <-r.done:
+	case <-time.After(stopTime):
+		return // it hangs in the end of a session and needs its descriptors
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_ = unix.Close(r.quit)

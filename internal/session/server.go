@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -56,6 +57,9 @@ type Config struct {
 	// Peer reads the credentials of a connection; nil: from the kernel. Tests replace it to
 	// simulate several processes and users.
 	Peer func(*net.UnixConn) (identity.Peer, error)
+
+	// Health gets the server's parts; nil: nobody asks.
+	Health *health.Monitor
 }
 
 // Server owns the sessions.
@@ -68,6 +72,7 @@ type Server struct {
 	listener *quarantine.Listener
 	owner    identity.User // whom the daemon runs as
 	loop     *loop.Loop
+	parts    parts
 
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -125,13 +130,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.NewHardware == nil {
 		cfg.NewHardware = func(driver.SessionOptions) driver.Session { return driver.Combine("no driver") }
 	}
-	r, err := newReaper()
+	parts := addParts(cfg.Health)
+	r, err := newReaper(parts.reaper)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	srv := &Server{
-		cfg: cfg, log: cfg.Log, owner: identity.OnHost(os.Geteuid()), metrics: cfg.Metrics, reaper: r, loop: cfg.Loop,
+		cfg: cfg, log: cfg.Log, owner: identity.OnHost(os.Geteuid()), metrics: cfg.Metrics, reaper: r, loop: cfg.Loop, parts: parts,
 		ctx: ctx, cancel: cancel, handshakes: make(chan struct{}, 512),
 		sessions: map[model.SessionID]*Session{}, perUser: map[identity.User]int{}, pending: map[identity.User]int{}, refused: map[string]uint64{}, logged: map[refusedPID]struct{}{},
 	}

@@ -117,6 +117,7 @@ func (s *Session) end(dead bool, why string) {
 		}
 		s.hw.Disconnect()
 		go func() {
+			defer s.server.parts.release.Begin()()
 			if dead {
 				s.hw.Close() // not in the caller: the driver takes as long as it likes
 			} else {
@@ -135,6 +136,7 @@ func (s *Session) end(dead bool, why string) {
 			} else {
 				s.server.log.Warn("process is not resumed yet: a device operation has not returned", "pid", s.PID)
 				go func() {
+					defer s.server.parts.release.Begin()()
 					defer func() { _ = unix.Close(pidfd) }()
 					waitAll(done, lateTime, func() bool { return !alive(pidfd) })
 					s.close(workers, !alive(pidfd), pidfd)
@@ -260,7 +262,9 @@ func (s *Session) probeLoop() {
 			return
 		case <-s.probe:
 		}
+		probed := s.server.parts.probes.Begin()
 		caps, err := s.hw.Resolve(s.ctx)
+		probed()
 		if s.ctx.Err() != nil {
 			return
 		}

@@ -100,7 +100,7 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	}
 	for i := range stats.Parts {
 		if p := &stats.Parts[i]; p.Late {
-			problem("see the daemon's log, and the disk or the reader that it waits for", "%s", p)
+			problem(cmp.Or(p.Remedy, "see the daemon's log, and the disk or the reader that it waits for"), "%s", p)
 		}
 	}
 	if unknown, programs := unknownEntryPoints(s.List.Processes); unknown > 0 {

@@ -55,3 +55,30 @@ func TestLongFrozenDaemonLooksDead(t *testing.T) {
 	}
 	eventually(t, soon, "the daemon answers again", func() bool { _, err := w.xsched("health"); return err == nil })
 }
+
+// TestLongFrozenGuardianLooksDead: a guardian service that is stopped looks dead although no program is
+// attached. Its own probe fails, and status and health of the daemon name it with a remedy.
+func TestLongFrozenGuardianLooksDead(t *testing.T) {
+	w := newWorld(t)
+	service := w.startService()
+	if out := w.must("health", "--guardian"); out != "ok\n" {
+		t.Errorf("health of a new guardian: %q", out)
+	}
+	if err := service.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := w.xsched("health", "--guardian"); err == nil {
+		t.Errorf("a stopped guardian answers a probe: %q", out)
+	}
+	eventually(t, 30*time.Second, "health names the guardian", func() bool {
+		out, err := w.xsched("health") // a restart of the daemon does not help, so the probe succeeds
+		return err == nil && strings.HasPrefix(out, "ok\nguardian process: the last sign of life was")
+	})
+	if out, err := w.xsched("status"); err == nil || !strings.Contains(out, "guardian process") || !strings.Contains(out, "systemctl restart xsched-guardian") {
+		t.Errorf("status beside a stopped guardian: %q, %v", out, err)
+	}
+	if err := service.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, soon, "the guardian answers again", func() bool { return w.must("health") == "ok\n" })
+}

@@ -93,7 +93,11 @@ func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, chang
 			changed()
 		}
 	}
+	if o.Beat == nil {
+		o.Beat = func() {}
+	}
 	for {
+		o.Beat()
 		d.Refresh()
 		tell()
 		if o.Program != nil {
@@ -163,6 +167,9 @@ func (k *testKeeper) look(ctx context.Context) (any bool) {
 		}
 		if !k.due(r, gpu) {
 			continue
+		}
+		if k.options.Beat != nil {
+			k.options.Beat()
 		}
 		t, err := k.driver.testAndKeep(ctx, gpu, k.options)
 		k.driver.logTest(t, err)
