@@ -53,7 +53,8 @@ SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 HEADERS := $(shell find shim -name '*.h' -o -name '*.inc')
 # Entry points generated from the tables of hooked functions.
 TABLES := $(wildcard shim/runtime/*/hooks.table)
-ENTRY_POINTS := $(patsubst shim/%/hooks.table,build/gen/%/hooks_gen.c,$(TABLES)) build/gen/runtime/known_gen.c
+ENTRY_POINTS := $(patsubst shim/%/hooks.table,build/gen/%/hooks_gen.c,$(TABLES)) build/gen/runtime/known_gen.c \
+	build/gen/runtime/cuda/stubs_gen.S
 build/gen/stamp: $(TABLES) $(wildcard shim/runtime/*/entry_points.txt) $(wildcard tools/hookgen/*.go)
 	@mkdir -p $(@D)
 	$(call short,GEN,$(@D))

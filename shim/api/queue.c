@@ -24,6 +24,7 @@ static XResult synchronize(const struct xsi_api_object *hardware, struct xsi_wor
     xsi_work_fed(life.stream);
     __atomic_fetch_add(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
   }
+  xsi_work_open();
   int result = hardware->hardware.platform->synchronize(hardware->hardware.context,
                                                         hardware->hardware.stream);
   if (counted) {

@@ -422,10 +422,20 @@ static inline void xsi_work_open(void) {
   if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_closed, __ATOMIC_SEQ_CST) != 0))
     xsi_work_release_batches();
 }
+/* Before a call that neither is work nor waits, but takes room in the driver's ring: an event, a wait for one. */
+void xsi_work_queued_slow(void) __attribute__((cold));
+static inline void xsi_work_queued(void) {
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_closed, __ATOMIC_RELAXED) != 0))
+    xsi_work_queued_slow();
+}
+/* Has a batch seen this kernel in that context? If not, a call about the kernel may have to load it, and wait. */
+bool xsi_work_has_launched(uintptr_t context, uintptr_t kernel);
+void xsi_work_forget_kernels(void); /* handles may stand for other kernels from here on */
 /* A submission to a stream whose gate says XSW_GATE_BATCH. */
 void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uintptr_t kernel);
-/* Other processes wait for this one's work on the device: no batches from here on. */
+/* Others may wait for this process's work without a call that we see: no batches from here on. */
 void xsi_work_never_batch(void);
+extern bool xsi_work_batch_never;     /* it was called; tests take it back */
 extern bool xsi_work_batch_by_thread; /* tests turn it off */
 
 /* ---- watcher (work_watch.c) ------------------------------------------------------ */

@@ -8,11 +8,15 @@
 // releases all streams of the context. Launches are never deferred, copied or reordered.
 //
 // A program must never hang because of a closed batch. Therefore:
-//   - Every call that may wait releases first, in every thread. Only calls known not to wait do not.
+//   - Every call that may wait releases first, in every thread. Only calls known not to wait do not. An unknown
+//     call of the runtime's library releases, too.
 //   - A batch is released after MOST operations: the driver's ring has room for 1,020 (H200, driver 580),
 //     and a launch into a full ring blocks in the driver.
-//   - It is released before a kernel that the process has not launched yet: loading it may wait for the
+//   - It is released before a kernel that was not launched in the context yet: loading it may wait for the
 //     context.
+//   - A stream whose last work nobody waited for by a call has no batches: the program may look at memory.
+//   - A process has none any more once others may wait for its work on the device, or once it signals by values
+//     in memory.
 //   - A thread of its own releases every batch that got no work for two ticks, or has waited for LONGEST_NS.
 //     It takes no lock and calls no driver. It also ends waits that no hook sees.
 //   - Releasing takes no lock and makes no call: it stores one word per context.
@@ -69,7 +73,8 @@ struct xsi_work_batch {
 
 XSI_FORK_STATE uint32_t xsi_work_closed;
 static XSI_FORK_STATE struct xsi_work_batch batches[CONTEXTS];
-static XSI_FORK_STATE bool started, never;
+static XSI_FORK_STATE bool started;
+XSI_FORK_STATE bool xsi_work_batch_never;
 bool xsi_work_batch_by_thread = true;
 static XSI_FORK_STATE uint32_t asleep; // the futex word of the thread
 static uintptr_t launched[KERNELS];
@@ -105,7 +110,7 @@ void xsi_work_release_batches(void) {
 }
 
 void xsi_work_never_batch(void) {
-  __atomic_store_n(&never, true, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&xsi_work_batch_never, true, __ATOMIC_SEQ_CST);
   xsi_work_open();
 }
 
@@ -158,6 +163,7 @@ static void reset_in_child(void) {
   xsi_work_closed = 0;
   asleep = 0;
   started = false;
+  xsi_work_batch_never = false; // nobody shares what the child has yet to make
 }
 
 // Under the work lock. Without the thread there are no batches.
@@ -203,6 +209,7 @@ void xsi_work_batch_forget(uintptr_t context) {
   release(batch);
   __atomic_store_n(&batch->state, UNUSED, __ATOMIC_RELEASE);
   batch->context = 0;
+  xsi_work_forget_kernels(); // another context may get its address
 }
 
 // Makes the word and lets the device read it. The driver is called without the work lock.
@@ -244,19 +251,46 @@ static struct xsi_work_batch *batch_of(struct xsi_work_stream *stream, struct xs
 
 // ---- kernels that were launched before ----------------------------------------------------------------
 
-// A kernel that shares its slot with another counts as new each time: it costs a release.
-static bool is_new(uintptr_t kernel) {
-  uintptr_t *slot = &launched[(kernel * 0x9E3779B97F4A7C15u) >> 51];
+// One handle may stand for a kernel in several contexts: each loads it for itself.
+static uintptr_t key_of(uintptr_t context, uintptr_t kernel) {
+  return kernel ^ (context << 17 | context >> 47);
+}
+
+static uintptr_t *place_of(uintptr_t key) {
   _Static_assert(KERNELS == 1 << (64 - 51), "the hash has as many values as there are slots");
-  if (__atomic_load_n(slot, __ATOMIC_RELAXED) == kernel) return false;
-  __atomic_store_n(slot, kernel, __ATOMIC_RELAXED);
+  return &launched[(key * 0x9E3779B97F4A7C15u) >> 51];
+}
+
+// A kernel that shares its slot with another counts as new each time: it costs a release.
+static bool is_new(uintptr_t context, uintptr_t kernel) {
+  uintptr_t key = key_of(context, kernel), *place = place_of(key);
+  if (__atomic_load_n(place, __ATOMIC_RELAXED) == key) return false;
+  __atomic_store_n(place, key, __ATOMIC_RELAXED);
   return true;
+}
+
+bool xsi_work_has_launched(uintptr_t context, uintptr_t kernel) {
+  uintptr_t key = key_of(context, kernel);
+  return __atomic_load_n(place_of(key), __ATOMIC_RELAXED) == key;
+}
+
+void xsi_work_forget_kernels(void) {
+  for (unsigned i = 0; i < KERNELS; i++)
+    __atomic_store_n(&launched[i], 0, __ATOMIC_RELAXED);
 }
 
 // ---- submissions ---------------------------------------------------------------------------------------
 
 static bool is_full(const struct xsi_work_batch *batch) {
   return __atomic_load_n(&batch->operations, __ATOMIC_RELAXED) >= MOST;
+}
+
+void xsi_work_queued_slow(void) {
+  for (unsigned i = 0; i < CONTEXTS; i++)
+    if (is_closed(&batches[i])) {
+      __atomic_fetch_add(&batches[i].operations, 1, __ATOMIC_RELAXED);
+      if (is_full(&batches[i])) xsi_work_release_batches();
+    }
 }
 
 // The value before the flag, and both before the wait: a thread that releases meanwhile sees them.
@@ -278,14 +312,14 @@ static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream,
     syscall(SYS_futex, &asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
   uintptr_t context = batch->context;
   if (batch->platform->batch_hold(context, stream->handle, batch->address, value) == 0) return;
-  __atomic_store_n(&never, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&xsi_work_batch_never, true, __ATOMIC_RELAXED);
   xsi_work_release_batches();
   xsi_log(XSI_WARN, "no batches: the driver refuses to let a stream wait for a value");
 }
 
 void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uintptr_t kernel) {
   if (kernel == XSI_WORK_OTHER || __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0 ||
-      __atomic_load_n(&never, __ATOMIC_RELAXED) ||
+      __atomic_load_n(&xsi_work_batch_never, __ATOMIC_RELAXED) ||
       __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) {
     xsi_work_open();
     return;
@@ -297,7 +331,7 @@ void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uint
     if (is_full(batch)) xsi_work_open();
     return;
   }
-  if (is_new(kernel)) {
+  if (is_new(batch->context, kernel) || __atomic_load_n(&stream->watched, __ATOMIC_RELAXED)) {
     xsi_work_open();
     return;
   }

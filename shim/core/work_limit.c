@@ -236,6 +236,7 @@ void xsi_work_limit_before(struct xsi_work_stream *stream) {
       if (record(stream, limit) != 0) break;
       continue;
     }
+    xsi_work_open(); // the work may be a part of a batch
     __atomic_fetch_add(&stream->syncing, 1, __ATOMIC_SEQ_CST);
     enum outcome outcome = passes(stream, limit, &oldest) ? STUCK : await(stream, limit, &oldest);
     __atomic_fetch_sub(&stream->syncing, 1, __ATOMIC_SEQ_CST);

@@ -159,6 +159,7 @@ void xsi_work_held(struct xsi_work_stream *stream, uintptr_t kernel) {
   if (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST)) {
     // Work held by the program does not wait for the GPU: no other queue must be preempted for it.
     xsi_work_withdraw(stream);
+    xsi_work_open(); // what was launched before runs meanwhile
     while (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST))
       syscall(SYS_futex, &stream->program_holds, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
     xsi_work_count(stream);

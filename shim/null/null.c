@@ -26,7 +26,7 @@ CUresult xsn_called(unsigned slot) {
 EXPORT uint64_t xsn_calls(const char *symbol);
 uint64_t xsn_calls(const char *symbol) {
   for (unsigned i = 0; i < XSI_CU_SLOTS; i++)
-    if (strcmp(xsn_symbols[i].name, symbol) == 0) return calls[i];
+    if (xsn_symbols[i].name && strcmp(xsn_symbols[i].name, symbol) == 0) return calls[i];
   return UINT64_MAX;
 }
 
@@ -34,7 +34,8 @@ uint64_t xsn_calls(const char *symbol) {
 EXPORT void *xsn_plain(const char *symbol);
 void *xsn_plain(const char *symbol) {
   for (unsigned i = 0; i < XSI_CU_SLOTS; i++)
-    if (strcmp(xsn_symbols[i].name, symbol) == 0) return xsn_symbols[i].exported;
+    if (xsn_symbols[i].name && strcmp(xsn_symbols[i].name, symbol) == 0)
+      return xsn_symbols[i].exported;
   return NULL;
 }
 
@@ -49,6 +50,8 @@ CUresult cuInit(unsigned flags) {
   (void)flags;
   return 0;
 }
+EXPORT CUresult cuNewCall(void); // newer than any table
+CUresult cuNewCall(void) { return 0; }
 EXPORT CUresult cuDriverGetVersion(int *version);
 CUresult cuDriverGetVersion(int *version) {
   *version = XSI_CU_NEWEST;
@@ -151,7 +154,7 @@ static void *address_of(const char *api, int version, cuuint64_t flags) {
   const struct xsn_symbol *best = NULL;
   for (unsigned i = 0; i < XSI_CU_SLOTS; i++) {
     const struct xsn_symbol *symbol = &xsn_symbols[i];
-    if (strcmp(symbol->api, api) != 0) continue;
+    if (!symbol->api || strcmp(symbol->api, api) != 0) continue;
     known = true;
     if (symbol->since > version || (symbol->thread && !thread)) continue;
     if (!best || symbol->since > best->since ||

@@ -174,7 +174,9 @@ int xsi_end_query(const struct xsi_account *account, struct xsi_wait *wait, int 
 }
 
 void xsi_begin_await(const struct xsi_account *account, uintptr_t stream) {
-  if (!account->enter() || xsi_captured(account, stream)) return;
+  if (!account->enter()) return;
+  xsi_work_never_batch(); // who waits for values may also watch them without a call
+  if (xsi_captured(account, stream)) return;
   struct xsi_work_stream *work = account->work(stream);
   if (work) xsi_work_fence(work);
 }
@@ -184,6 +186,7 @@ void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, 
   wait->call.work = NULL;
   wait->call.mode = account->enter_submit() ? XSI_COUNTED : XSI_PLAIN;
   if (wait->call.mode == XSI_PLAIN) return;
+  xsi_work_queued();
   xsi_work_event_forget((uintptr_t)event);
   if (xsi_captured(account, stream)) return; // recorded into a graph
   wait->call.work = account->work(stream);
@@ -237,6 +240,7 @@ int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wai
 
 // The stream that waits may become a part of the capture, in whatever context that is.
 struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream) {
+  xsi_work_queued();
   if (!account->enter_submit() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
     return NULL;
   return xsi_work_exclude_stream(account->work(stream));

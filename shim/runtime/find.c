@@ -24,7 +24,7 @@ static bool is_version(const char *of, const char *name) {
   return *of == 0 || (of[0] == '_' && (of[1] == 'v' || of[1] == 'p'));
 }
 
-static bool is_known(const struct xsi_runtime *runtime, const char *name) {
+int xsi_runtime_known(const struct xsi_runtime *runtime, const char *name) {
   unsigned low = 0, high = *runtime->known_count;
   while (low < high) {
     unsigned middle = (low + high) / 2;
@@ -33,7 +33,23 @@ static bool is_known(const struct xsi_runtime *runtime, const char *name) {
     else
       high = middle;
   }
-  return low < *runtime->known_count && is_version(runtime->known[low], name);
+  return low < *runtime->known_count && is_version(runtime->known[low], name) ? (int)low : -1;
+}
+
+// The part of a function's name behind the runtime's prefix, or NULL: of another library (cudaLaunchKernel,
+// hipblas...).
+static const char *own_part(const struct xsi_runtime *runtime, const char *name) {
+  const char *const *prefix = runtime->prefixes;
+  while (*prefix != NULL && !begins(name, *prefix))
+    prefix++;
+  if (*prefix == NULL) return NULL;
+  for (const char *at = *prefix; *at != 0; at++)
+    name++;
+  return *name >= 'A' && *name <= 'Z' ? name : NULL;
+}
+
+bool xsi_runtime_unlisted(const struct xsi_runtime *runtime, const char *name) {
+  return own_part(runtime, name) != NULL && xsi_runtime_known(runtime, name) < 0;
 }
 
 bool xsi_runtime_suspects(const struct xsi_runtime *runtime, const char *name) {
@@ -41,17 +57,10 @@ bool xsi_runtime_suspects(const struct xsi_runtime *runtime, const char *name) {
                                       "Capture", "capture", "Wait",     "Synchronize", "Record",
                                       "Signal",  "Upload",  "Prefetch", "MemOp",       "Submit",
                                       "Finish",  "Execute"};
-  const char *const *prefix = runtime->prefixes;
-  while (*prefix != NULL && !begins(name, *prefix))
-    prefix++;
-  if (*prefix == NULL) return false;
-  const char *rest = name;
-  for (const char *at = *prefix; *at != 0; at++)
-    rest++;
-  if (*rest < 'A' || *rest > 'Z') return false; // of another library: cudaLaunchKernel, hipblas...
-  for (; *rest != 0; rest++)
+  const char *at = own_part(runtime, name);
+  for (; at != NULL && *at != 0; at++)
     for (unsigned i = 0; i < sizeof words / sizeof *words; i++)
-      if (begins(rest, words[i])) return !is_known(runtime, name);
+      if (begins(at, words[i])) return xsi_runtime_known(runtime, name) < 0;
   return false;
 }
 

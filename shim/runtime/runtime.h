@@ -35,6 +35,8 @@ struct xsi_runtime {
   void *(*library)(void);
   /* An address of the library is about to be bound; false: it must stay as it is. NULL: always true. */
   bool (*adopt)(unsigned slot, void *address);
+  /* What a program gets for a function of the library that is not hooked. NULL: its address. */
+  void *(*unhooked)(const char *name, void *address);
   /* What to call when the library is not loaded; NULL: nothing. */
   void *(*absent)(unsigned slot);
 };
@@ -54,6 +56,10 @@ void xsi_runtime_init(void);
 
 /* The slot of a hooked name, or -1. Calls no other function: see core/elf.c. */
 int xsi_runtime_find(const struct xsi_runtime *runtime, const char *name);
+/* The place of a name, or of an older or newer version of it, among the known ones that are not hooked; or -1. */
+int xsi_runtime_known(const struct xsi_runtime *runtime, const char *name);
+/* A name that is not hooked: could it be the runtime's, and is it unknown? */
+bool xsi_runtime_unlisted(const struct xsi_runtime *runtime, const char *name);
 /* The same of a name that is not hooked: is it unknown, and does it look like submission, capture or wait?
  * Of several versions of a name one is enough to know it. */
 bool xsi_runtime_suspects(const struct xsi_runtime *runtime, const char *name);

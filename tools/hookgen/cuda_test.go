@@ -94,3 +94,29 @@ func TestCUDADefaultStreams(t *testing.T) {
 		t.Errorf("only %d functions for the default stream of the thread", threads)
 	}
 }
+
+// TestCUDAAsks: a name that suggests a wait, memory, code or another process is not taken for a mere question.
+func TestCUDAAsks(t *testing.T) {
+	list, err := readEntries(root, cuda.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := regexp.MustCompile(`Free|Destroy|Unload|Load|Alloc|Create|Unmap|Trim|Launch|cpy|Memset|Wait|Synchronize|Instantiate|Update$|Enable|Limit`)
+	question := regexp.MustCompile(`^cu(\w*Get[A-Z]\w*|EventCreate|UserObjectCreate|MemRetainAllocationHandle|FuncIsLoaded)$`)
+	others := regexp.MustCompile(`^cuIpc(Get|Open)|Import|Export(To|Pointer|$)|Peer[A-Z]\w*Access|^cuCtxEnablePeer|^cuMulticast(Create|Bind)|Register(Image|Buffer)|^cuMemHostRegister`)
+	notOthers := regexp.MustCompile(`^cuGetExportTable$|^cuDeviceCanAccessPeer$`)
+	asks, shares := 0, 0
+	for _, e := range list.entries {
+		asks += b2i(e.class == "asks")
+		shares += b2i(e.class == "shares")
+		if e.class == "asks" && waits.MatchString(e.name) && !question.MatchString(e.name) {
+			t.Errorf("%s is listed as a call that returns at once", e.name)
+		}
+		if others.MatchString(e.name) && !notOthers.MatchString(e.name) && e.class != "shares" && e.class != "hooked" {
+			t.Errorf("%s is %s: batches stay on where others may wait for this program", e.name, e.class)
+		}
+	}
+	if asks < 150 || shares < 40 {
+		t.Errorf("only %d questions and %d calls that share", asks, shares)
+	}
+}

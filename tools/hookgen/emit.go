@@ -43,10 +43,16 @@ func header(d dialect, calls []call) []byte {
 	for _, c := range calls {
 		newest = max(newest, c.since)
 		export := d.upper + "EXPORT "
-		if c.kind == "use" {
+		switch c.kind {
+		case "use":
 			export = ""
+		case "stub":
+			continue // its parameters are not known
 		}
 		fmt.Fprintf(&b, "%s%s %s(%s);\n", export, c.returns(), c.symbol, c.prototype())
+	}
+	if slices.ContainsFunc(calls, func(c call) bool { return c.kind == "stub" }) {
+		fmt.Fprintf(&b, "\n#define %sUNNAMED %d /* stubs for addresses without a name */\n", d.upper, unnamedStubs)
 	}
 	if newest > 0 {
 		fmt.Fprintf(&b, "\n/* The newest interface version in the table. */\n#define %sNEWEST %d\n", d.upper, newest)
@@ -60,6 +66,9 @@ func entryPoints(d dialect, calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(d))
 	fmt.Fprintf(&b, "#include \"runtime/%s/account.h\"\n", d.dir)
+	if d.dir == cuda.dir {
+		fmt.Fprintf(&b, "#include \"runtime/%s/stub.h\"\n", d.dir)
+	}
 	for _, c := range calls {
 		body := entryBody(c)
 		if body == "" {
@@ -81,6 +90,9 @@ func entryPoints(d dialect, calls []call) []byte {
 			fmt.Fprintf(&b, "extern __typeof__(%s) xsi_hook_%s __attribute__((visibility(\"hidden\")));\n",
 				c.symbol, c.symbol)
 		}
+		if c.kind == "stub" {
+			fmt.Fprintf(&b, "extern void xsi_hook_%s(void) __attribute__((visibility(\"hidden\")));\n", c.symbol)
+		}
 	}
 	fmt.Fprintf(&b, "\nconst struct xsi_symbol %ssymbols[%sSLOTS] = {\n", d.lower, d.upper)
 	for _, c := range calls {
@@ -99,13 +111,13 @@ func entryPoints(d dialect, calls []call) []byte {
 
 func byAPI(calls []call) []byte {
 	var b bytes.Buffer
-	hooks := slices.DeleteFunc(slices.Clone(calls), func(c call) bool { return c.kind == "use" })
+	hooks := slices.DeleteFunc(slices.Clone(calls), func(c call) bool { return c.kind == "use" || c.kind == "stub" })
 	b.WriteString("\nconst struct xsi_cu_api xsi_cu_apis[XSI_CU_HOOKS] = {\n")
 	for _, c := range hooks {
-		fmt.Fprintf(&b, "    {%q, %d, %d},\n", c.api, c.since, b2i(c.thread))
+		fmt.Fprintf(&b, "    [XSI_CU_%s] = {%q, %d, %d},\n", c.symbol, c.api, c.since, b2i(c.thread))
 	}
 	b.WriteString("};\n\n/* The hooks sorted by api name, for cuGetProcAddress. */\n")
-	b.WriteString("const uint16_t xsi_cu_by_api[XSI_CU_HOOKS] = {\n")
+	fmt.Fprintf(&b, "const int xsi_cu_apis_count = %d;\nconst uint16_t xsi_cu_by_api[] = {\n", len(hooks))
 	slices.SortStableFunc(hooks, func(a, b call) int { return strings.Compare(a.api, b.api) })
 	for _, c := range hooks {
 		fmt.Fprintf(&b, "    XSI_CU_%s,\n", c.symbol)
@@ -115,12 +127,16 @@ func byAPI(calls []call) []byte {
 }
 
 // kernel is the second argument of begin_launch where the runtime has batches: the kernel's handle. A
-// graph is a batch already.
+// graph is a batch already. The blocks of a cooperative kernel wait for one another, and drivers start
+// it in their own way.
 func (c call) kernel() string {
 	if c.dialect.dir != cuda.dir {
 		return ""
 	}
-	if i := slices.Index(c.types, "CUfunction"); i >= 0 {
+	if c.detail == "config" {
+		return ", xsi_cu_config_kernel(a0, (uintptr_t)a1)"
+	}
+	if i := slices.Index(c.types, "CUfunction"); i >= 0 && !strings.Contains(c.symbol, "Cooperative") {
 		return fmt.Sprintf(", (uintptr_t)a%d", i)
 	}
 	return ", XSI_WORK_OTHER"
@@ -157,6 +173,8 @@ func entryBody(c call) string {
 	case "capture wait":
 		return fmt.Sprintf("  struct xsi_work_context *excluded = xsi_capture_wait(%s, %s);\n"+
 			"  return xsi_capture_wait_done(excluded, %s);\n", account, stream, real)
+	case "pass share":
+		return fmt.Sprintf("  if (%senter()) xsi_work_never_batch();\n  return %s;\n", p, real)
 	case "pass -", "pass look":
 		return fmt.Sprintf("  %senter();\n  return %s;\n", p, real)
 	}

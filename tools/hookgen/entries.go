@@ -15,10 +15,12 @@ import (
 // entry is one entry point of a runtime.
 type entry struct {
 	name        string
-	class       string // hooked, passes or cannot
+	class       string // one of classes
 	reason      string
 	first, last string // versions; empty: the first or the newest one that was recorded
 }
+
+var classes = []string{"hooked", "passes", "cannot", "shares", "unloads", "code", "asks"}
 
 // entryList is a runtime's entry_points.txt.
 type entryList struct {
@@ -54,8 +56,8 @@ func parseEntries(text string) (entryList, error) {
 			list.versions = field[1:]
 		case line[0] != ' ':
 			class, reason = field[0], strings.Join(field[1:], " ")
-			if !slices.Contains([]string{"hooked", "passes", "cannot"}, class) || reason == "" {
-				return list, fmt.Errorf("line %d: want hooked, passes or cannot, and a reason", number+1)
+			if !slices.Contains(classes, class) || reason == "" {
+				return list, fmt.Errorf("line %d: want one of %s, and a reason", number+1, strings.Join(classes, ", "))
 			}
 		default:
 			e := entry{name: field[0], class: class, reason: reason}

@@ -83,7 +83,7 @@ func TestEntryPointErrors(t *testing.T) {
 		"versions 1 2\nhooked x\n  a 3\n":            "not recorded",
 		"versions 1 2\nhooked x\n  a\ncannot y\n  a": "twice",
 		"versions 1\n  a\n":                          "no class",
-		"versions 1\nflies x\n":                      "want hooked",
+		"versions 1\nflies x\n":                      "want one of hooked",
 		"versions 1\npasses\n":                       "a reason",
 	} {
 		if _, err := parseEntries(text); err == nil || !strings.Contains(err.Error(), want) {

@@ -88,15 +88,22 @@ func generate(root string) (map[string][]byte, error) {
 			return nil, err
 		}
 		dir := filepath.Join("runtime", d.dir)
-		files[filepath.Join(dir, "hooks_gen.h")] = header(d, calls)
-		files[filepath.Join(dir, "hooks_gen.c")] = entryPoints(d, calls)
 		if d.dir == cuda.dir {
+			list, err := readEntries(root, d.dir)
+			if err != nil {
+				return nil, err
+			}
 			files["null/null_gen.c"] = nullDriver(calls)
+			calls = withStubs(d, calls, list)
+			files[filepath.Join(dir, "stubs_gen.S")] = stubs(d, calls)
+			files[filepath.Join(dir, "hooks_gen.c")] = append(entryPoints(d, calls), kindsOf(d, calls, list)...)
 		} else {
+			files[filepath.Join(dir, "hooks_gen.c")] = entryPoints(d, calls)
 			files["null/null_hip_gen.c"] = nullRuntime(calls)
 			files["null/null_hip_gen.map"] = versionMap(calls)
 			files[filepath.Join(dir, "test_invoke_gen.c")] = invocations(calls)
 		}
+		files[filepath.Join(dir, "hooks_gen.h")] = header(d, calls)
 	}
 	return files, nil
 }

@@ -24,8 +24,8 @@ func nullDriver(calls []call) []byte {
 	}
 	b.WriteString("\nconst struct xsn_symbol xsn_symbols[XSI_CU_SLOTS] = {\n")
 	for _, c := range calls {
-		fmt.Fprintf(&b, "    {%q, %q, (void *)%s, (void *)internal_%s, %d, %d},\n",
-			c.symbol, c.api, c.symbol, c.symbol, c.since, b2i(c.thread))
+		fmt.Fprintf(&b, "    [XSI_CU_%s] = {%q, %q, (void *)%s, (void *)internal_%s, %d, %d},\n",
+			c.symbol, c.symbol, c.api, c.symbol, c.symbol, c.since, b2i(c.thread))
 	}
 	b.WriteString("};\n")
 	return b.Bytes()

@@ -11,7 +11,10 @@ import (
 
 var (
 	titles = map[string]string{"cuda": "CUDA driver", "hip": "HIP", "opencl": "OpenCL"}
-	words  = map[string]string{"hooked": "hooked", "passes": "passes", "cannot": "can't submit"}
+	words  = map[string]string{
+		"hooked": "hooked", "passes": "passes", "shares": "passes", "unloads": "passes",
+		"cannot": "can't submit", "code": "can't submit", "asks": "can't submit",
+	}
 )
 
 // printTable writes one line per entry point of a version; an empty version means all.
@@ -53,6 +56,11 @@ Each entry point of a runtime has one of three classes:
 ` + "`make hooks`" + ` prints every entry point with its class, version and reason. ` + "`go test ./tools/hookgen`" + `
 fails if the vendor's header that ` + "`make setup`" + ` installs has a name without a class.
 
+The launches of a CUDA program may wait on the device as a batch. The shim releases batches before
+each call, unless it is known to return at once (` + "`asks` in `entry_points.txt`" + `). This includes calls that
+are newer than the shim. A program that shares memory or order with others (` + "`shares`" + `) has no batches
+from then on.
+
 If a program asks for an unknown name that looks like submission, capture or wait, the shim logs the
 name once and counts it. ` + "`xsched status`" + ` shows the count.
 `)
@@ -66,10 +74,10 @@ name once and counts it. ` + "`xsched status`" + ` shows the count.
 			count := map[string]int{}
 			for _, e := range list.entries {
 				if list.in(e, v) {
-					count[e.class]++
+					count[words[e.class]]++
 				}
 			}
-			fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", v, count["hooked"], count["passes"], count["cannot"])
+			fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", v, count["hooked"], count["passes"], count["can't submit"])
 		}
 		b.WriteString("\nWhat passes, and why:\n\n")
 		writeReasons(&b, list)
@@ -81,7 +89,7 @@ func writeReasons(b *bytes.Buffer, list entryList) {
 	var order []string
 	names := map[string][]string{}
 	for _, e := range list.entries {
-		if e.class != "passes" {
+		if words[e.class] != "passes" {
 			continue
 		}
 		if names[e.reason] == nil {

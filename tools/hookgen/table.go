@@ -57,7 +57,7 @@ var details = map[string][]string{
 	"stream":  {"create", "destroy"},
 	"capture": {"begin", "end", "wait"},
 	"hand":    {"-"},
-	"pass":    {"-", "look"},
+	"pass":    {"-", "look", "share"},
 	"use":     {"-"},
 }
 
@@ -81,13 +81,15 @@ func parseTable(d dialect, text string) ([]call, error) {
 		bySymbol[c.symbol] = &c
 		calls = append(calls, c)
 	}
-	slices.SortFunc(calls, func(a, b call) int {
-		if used := b2i(a.kind == "use") - b2i(b.kind == "use"); used != 0 {
-			return used
-		}
-		return strings.Compare(a.symbol, b.symbol)
-	})
+	slices.SortFunc(calls, bySlot)
 	return calls, nil
+}
+
+func bySlot(a, b call) int {
+	if used := b2i(a.kind == "use") - b2i(b.kind == "use"); used != 0 {
+		return used
+	}
+	return strings.Compare(a.symbol, b.symbol)
 }
 
 func parseLine(d dialect, line string, known map[string]*call) (call, error) {

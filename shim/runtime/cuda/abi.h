@@ -92,9 +92,19 @@ typedef struct CUmemLocation_v1 {
 } CUmemLocation_v1;
 
 /* Up to the stream; longer in newer drivers. */
+typedef struct CUlaunchAttribute {
+  int id;
+  union {
+    uint64_t pad[8];
+    int cooperative;
+    CUevent event; /* of a programmatic or launch completion event */
+  } value;
+} CUlaunchAttribute;
 typedef struct CUlaunchConfig {
   unsigned dimensions[7];
   CUstream hStream;
+  CUlaunchAttribute *attrs;
+  unsigned numAttrs;
 } CUlaunchConfig;
 
 /* An array of these is passed: the size matters. */

@@ -40,12 +40,25 @@ void xsi_cu_stream_destroying(CUstream stream) {
 }
 
 struct xsi_call xsi_cu_begin(uintptr_t stream) {
-  xsi_work_open();
   return xsi_cu_begin_launch((CUstream)stream, XSI_WORK_OTHER);
 }
 
 struct xsi_call xsi_cu_begin_inside(uintptr_t stream) {
   return xsi_cu_begin_launch((CUstream)stream, XSI_WORK_INSIDE);
+}
+
+_Static_assert(sizeof(CUlaunchAttribute) == 72, "as in test_prototypes.c");
+uintptr_t xsi_cu_attributes(const CUlaunchConfig *config, uintptr_t kernel) {
+  if (!config->attrs || !xsi_cu_active()) return kernel;
+  for (unsigned i = 0; i < config->numAttrs; i++) {
+    const CUlaunchAttribute *attribute = &config->attrs[i];
+    if (attribute->id == XSI_CU_ATTRIBUTE_COOPERATIVE && attribute->value.cooperative)
+      kernel = XSI_WORK_OTHER;
+    if (attribute->id == XSI_CU_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+        attribute->id == XSI_CU_ATTRIBUTE_COMPLETION_EVENT)
+      xsi_work_event_forget((uintptr_t)attribute->value.event);
+  }
+  return kernel;
 }
 
 // The driver knows device memory and pinned memory. What it does not know is pageable.

@@ -17,6 +17,13 @@ static inline CUstream xsi_cu_config_stream(const CUlaunchConfig *config) {
   return config ? config->hStream : NULL;
 }
 
+/* The kernel, for batches, of a launch with attributes: XSI_WORK_OTHER if it has none. Events among the attributes
+ * mark no work that we know. */
+uintptr_t xsi_cu_attributes(const CUlaunchConfig *config, uintptr_t kernel) __attribute__((cold));
+static inline uintptr_t xsi_cu_config_kernel(const CUlaunchConfig *config, uintptr_t kernel) {
+  return XSI_LIKELY(!config || config->numAttrs == 0) ? kernel : xsi_cu_attributes(config, kernel);
+}
+
 enum xsi_cu_state { XSI_CU_FRESH, XSI_CU_ACTIVE, XSI_CU_DISABLED };
 extern int xsi_cu_state;
 bool xsi_cu_start(void) __attribute__((cold));
@@ -80,6 +87,7 @@ XSI_INLINE struct xsi_work_stream *xsi_cu_same(CUstream stream) {
 
 /* Launches have it inlined, as far as it is the same stream again and again. */
 XSI_INLINE struct xsi_call xsi_cu_begin_launch(CUstream stream, uintptr_t kernel) {
+  if (kernel == XSI_WORK_OTHER) xsi_work_open();
   struct xsi_call call = {xsi_cu_same(stream), XSI_COUNTED};
   if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&xsi_cu_account, (uintptr_t)stream, kernel);
   xsi_count(hooked_calls, 1);

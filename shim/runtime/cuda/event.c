@@ -82,6 +82,7 @@ XSI_HOOK(cuEventElapsedTime_v2)
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsigned count,
                                               unsigned flags) {
   XSI_CU_REAL(cuLaunchCooperativeKernelMultiDevice);
+  xsi_work_open(); // also for a list that is not counted
   struct xsi_call calls[MOST_DEVICES];
   unsigned counted = list && count <= MOST_DEVICES ? count : 0;
   for (unsigned i = 0; i < counted; i++)

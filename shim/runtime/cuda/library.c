@@ -3,6 +3,7 @@
 // The CUDA driver's library, and what cuGetProcAddress answers.
 
 #include "library.h"
+#include "stub.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -59,12 +60,13 @@ const struct xsi_runtime xsi_cu_runtime = {
     .is_library = is_library,
     .library = find_library,
     .adopt = adopt,
+    .unhooked = xsi_cu_stub_for,
 };
 
 // ---- cuGetProcAddress -----------------------------------------------------------------------
 
 static int first_of_api(const char *api) {
-  int low = 0, high = XSI_CU_HOOKS;
+  int low = 0, high = xsi_cu_apis_count;
   while (low < high) {
     int middle = (low + high) / 2;
     if (strcmp(xsi_cu_apis[xsi_cu_by_api[middle]].name, api) < 0)
@@ -72,18 +74,19 @@ static int first_of_api(const char *api) {
     else
       high = middle;
   }
-  return low < XSI_CU_HOOKS && strcmp(xsi_cu_apis[xsi_cu_by_api[low]].name, api) == 0 ? low : -1;
+  return low < xsi_cu_apis_count && strcmp(xsi_cu_apis[xsi_cu_by_api[low]].name, api) == 0 ? low
+                                                                                           : -1;
 }
 
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address) {
   int first = first_of_api(api);
   if (first < 0) {
     if (xsi_runtime_suspects(&xsi_cu_runtime, api)) xsi_runtime_unknown(api);
-    return address;
+    return xsi_cu_stub_for(api, address);
   }
   bool thread = flags & XSI_CU_PROC_PER_THREAD;
   int best = -1;
-  for (int i = first; i < XSI_CU_HOOKS; i++) {
+  for (int i = first; i < xsi_cu_apis_count; i++) {
     int slot = xsi_cu_by_api[i];
     const struct xsi_cu_api *known = &xsi_cu_apis[slot];
     if (strcmp(known->name, api) != 0) break;
@@ -107,5 +110,5 @@ void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address
   xsi_count(unhooked, 1);
   xsi_log(XSI_WARN, "%s of version %d passes unhooked: the driver's answer is not known", api,
           version);
-  return address;
+  return xsi_cu_stub_for(api, address);
 }

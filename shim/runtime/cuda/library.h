@@ -20,7 +20,8 @@ struct xsi_cu_api {
   int thread; /* stream 0 is the calling thread's own */
 };
 extern const struct xsi_cu_api xsi_cu_apis[XSI_CU_HOOKS];
-extern const uint16_t xsi_cu_by_api[XSI_CU_HOOKS];
+extern const uint16_t xsi_cu_by_api[];
+extern const int xsi_cu_apis_count;
 
 extern const struct xsi_runtime xsi_cu_runtime;
 extern char xsi_cu_library_name[64]; /* XSCHED_CUDA_LIB */

@@ -394,6 +394,7 @@ static CUresult fake_memset(CUdeviceptr_v2 a, unsigned char b, size_t c, CUstrea
   (void)a, (void)b, (void)c;
   return submit(stream);
 }
+static CUresult fake_nothing(void) { return XSI_CU_SUCCESS; }
 static CUresult fake_register(void *page, size_t bytes, unsigned flags) {
   CHECK(page && bytes == 4096 && flags == XSI_CU_HOST_MAPPED);
   return XSI_CU_SUCCESS;
@@ -421,6 +422,21 @@ void fake_install(void) {
   BIND(cuMemcpy, fake_copy_any);
   BIND(cuMemHostRegister_v2, fake_register);
   BIND(cuMemHostGetDevicePointer_v2, fake_device_pointer);
+  BIND(cuStreamAddCallback, fake_nothing);
+  BIND(cuStreamAttachMemAsync, fake_nothing);
+  BIND(cuGraphLaunch, fake_nothing);
+  BIND(cuGraphUpload, fake_nothing);
+  BIND(cuMemAllocAsync, fake_nothing);
+  BIND(cuMemcpyPeerAsync, fake_nothing);
+  BIND(cuLaunchCooperativeKernel, fake_nothing);
+  BIND(cuLaunchKernelEx, fake_nothing);
+  BIND(cuLaunchCooperativeKernelMultiDevice, fake_nothing);
+  BIND(cuEventElapsedTime, fake_nothing);
+  BIND(cuStreamWaitEvent, fake_nothing);
+  BIND(cuSignalExternalSemaphoresAsync, fake_nothing);
+  BIND(cuWaitExternalSemaphoresAsync, fake_nothing);
+  BIND(cuMemHostRegister, fake_nothing);
+  BIND(cuGraphicsMapResources, fake_nothing);
   BIND(cuMemcpy3DBatchAsync, fake_3d_batch_v1);
   BIND(cuMemcpy3DBatchAsync_v2, fake_3d_batch);
   BIND(cuLaunchHostFunc, fake_host_function);

@@ -39,10 +39,22 @@ SAME(XSI_CU_CAPTURE_LAST, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
 SAME(XSI_CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(XSI_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME(XSI_CU_EVENT_FLAGS, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+SAME(XSI_CU_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+SAME(XSI_CU_ATTRIBUTE_PROGRAMMATIC_EVENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
+SAME(XSI_CU_ATTRIBUTE_COMPLETION_EVENT, CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
 SAME(XSI_CU_PROC_PER_THREAD, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 
 /* The layouts of abi.h: offsets as that header gives them. */
 _Static_assert(offsetof(CUlaunchConfig, hStream) == 32, "stream of a launch configuration");
+_Static_assert(offsetof(CUlaunchConfig, attrs) == 40 && offsetof(CUlaunchConfig, numAttrs) == 48,
+               "attributes of a launch configuration");
+_Static_assert(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, id) == 0 &&
+                   offsetof(CUlaunchAttribute, value) == 8,
+               "attributes are an array");
+_Static_assert(offsetof(CUlaunchAttributeValue, cooperative) == 0 &&
+                   offsetof(CUlaunchAttributeValue, programmaticEvent.event) == 0 &&
+                   offsetof(CUlaunchAttributeValue, launchCompletionEvent.event) == 0,
+               "values of attributes");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS_v1) == 56, "size of launch parameters");
 _Static_assert(offsetof(CUDA_LAUNCH_PARAMS_v1, hStream) == 40, "stream of launch parameters");
 _Static_assert(sizeof(CUmemLocation_v1) == 8, "memory location");

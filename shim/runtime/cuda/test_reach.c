@@ -101,7 +101,9 @@ static void test_dlopen(int flags) {
   CHECK(dlvsym(driver, "cuLaunchKernel", "NULL_2") == NULL && dlerror() != NULL);
   IS_IN(dlsym(driver, "cuLaunchKernel_ptsz"), hooked);
   IS_IN(dlsym(driver, "cuMemcpyHtoD_v2_ptds"), hooked);
-  IS_IN(dlsym(driver, "cuInit"), driver_name); // not hooked: untouched
+  IS_IN(dlsym(driver, "cuInit"), driver_name);             // returns at once: untouched
+  IS_IN(dlsym(driver, "cuDriverGetVersion"), driver_name); // the same
+  IS_IN(dlsym(driver, "cuNewCall"), hooked);               // unknown: a stub
   CHECK(dlsym(driver, "cuFromTheFuture_v9") == NULL);
   const char *error = dlerror();
   CHECK(error && strstr(error, driver_name) &&
@@ -156,6 +158,8 @@ static void test_proc_address(void) {
   // The driver's refusals and unknown names come through.
   CHECK(v2("cuLaunchKernel", &found, 3000, 0, &status) == 500 && found == NULL && status == 1);
   CHECK(v2("cuMemAlloc", &found, 3020, 0, &status) == 0);
+  IS_IN(found, hooked); // not hooked, and may wait: a stub
+  CHECK(v2("cuMemGetInfo", &found, 3020, 0, &status) == 0);
   IS_IN(found, driver_name);
 }
 
@@ -170,7 +174,7 @@ static void test_replay(const char *path, const char *own) {
   FILE *file = fopen(path, "r");
   CHECK(file && ask && really);
   char name[128];
-  int version, pairs = 0, hooks = 0;
+  int version, pairs = 0, hooks = 0, stubs = 0;
   while (file && fscanf(file, "%127s %d", name, &version) == 2)
     for (cuuint64_t flags = 0; flags <= 2; flags++, pairs++) {
       void *answer = NULL, *truth = NULL;
@@ -178,20 +182,22 @@ static void test_replay(const char *path, const char *own) {
       CUresult result = ask(name, &answer, version, flags, &status);
       CHECK(result == really(name, &truth, version, flags, &true_status) && status == true_status);
       if (answer == truth) continue;
-      hooks++;
+      hooks++, stubs++;
       IS_IN(answer, own);
       // Our hook has the name of the driver's function, ending included.
       Dl_info ours, theirs;
-      CHECK(dladdr(answer, &ours) && dladdr(truth, &theirs) && ours.dli_sname);
+      CHECK(dladdr(answer, &ours) && dladdr(truth, &theirs));
+      if (!ours.dli_sname || ours.dli_saddr != answer) continue; // a stub, which has no name
+      stubs--;
       if (!getenv("XSN_INTERNAL") && strcmp(ours.dli_sname, theirs.dli_sname) != 0) {
         printf("FAIL %s %d %d: %s for %s\n", name, version, (int)flags, ours.dli_sname,
                theirs.dli_sname);
         failures++;
       }
     }
-  printf("replayed %d questions, %d of them hooked\n", pairs, hooks);
+  printf("replayed %d questions, %d of them hooked, %d stubs\n", pairs, hooks - stubs, stubs);
   CHECK(pairs > 1200);
-  CHECK(strcmp(own, hooked) != 0 ? hooks == 0 : hooks > 200);
+  CHECK(strcmp(own, hooked) != 0 ? hooks == 0 : hooks - stubs > 200);
 }
 
 #ifdef LINKED

@@ -3,6 +3,7 @@
 // Answers dlsym and dlvsym for hooked names. The exported functions are in dlsym.S: they ask here
 // first, and otherwise jump to the real function, which then sees the application as its caller.
 
+#include "core/options.h"
 #include "core/real.h"
 #include "runtime/runtime.h"
 
@@ -33,17 +34,25 @@ void xsi_dl_prepare(void) {
   __atomic_store_n(&xsi_dlsym_target, (void *)xsi_real_dlsym, __ATOMIC_RELEASE);
 }
 
+static struct xsi_dl_answer unlisted(const struct xsi_runtime *runtime, void *handle,
+                                     const char *name, const char *version) {
+  struct xsi_dl_answer answer = {NULL, 0}; // asked again, so that it sees its real caller
+  void *address =
+      version != NULL ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
+  if (address == NULL || !xsi_runtime_has(runtime, address)) return answer;
+  xsi_runtime_init();
+  if (xsi_runtime_suspects(runtime, name)) xsi_runtime_unknown(name);
+  if (runtime->unhooked != NULL && !xsi_options.disabled)
+    answer = (struct xsi_dl_answer){runtime->unhooked(name, address), 1};
+  return answer;
+}
+
 static struct xsi_dl_answer resolve(void *handle, const char *name, const char *version) {
   for (const struct xsi_runtime *const *at = xsi_runtimes; *at != NULL; at++) {
     int slot = xsi_runtime_find(*at, name);
     if (slot >= 0)
       return (struct xsi_dl_answer){xsi_runtime_resolve(*at, (unsigned)slot, handle, version), 1};
-    if (xsi_runtime_suspects(*at, name)) {
-      void *address =
-          version != NULL ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
-      if (address != NULL && xsi_runtime_has(*at, address)) xsi_runtime_unknown(name);
-      return (struct xsi_dl_answer){NULL, 0}; // asked again, so that it sees its real caller
-    }
+    if (xsi_runtime_unlisted(*at, name)) return unlisted(*at, handle, name, version);
   }
   return (struct xsi_dl_answer){NULL, 0};
 }

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Entry points that are not hooked, but must not be called while a batch is closed: entry_points.txt says which.
+ */
+#ifndef XSCHED_CUDA_STUB_H
+#define XSCHED_CUDA_STUB_H
+
+#include "library.h"
+
+enum xsi_cu_stub_kind {
+  XSI_CU_NO_STUB, /* hooked, or known to return at once */
+  XSI_CU_OPENS,   /* may wait: batches are released first */
+  XSI_CU_CODE,    /* the same, unless it is about a kernel that has been launched before */
+  XSI_CU_UNLOADS, /* may wait; kernels that were launched count as new afterwards */
+  XSI_CU_SHARES,  /* others may wait for this process's work: no batches from here on */
+};
+
+/* The kinds of slots, and of the names in xsi_known_cuda. */
+extern const uint8_t xsi_cu_stub_kinds[XSI_CU_HOOKS], xsi_cu_known_kinds[];
+
+/* What a program gets for a function of the driver that is not hooked: its stub, or the address itself. The name
+ * is the function's, or that of cuGetProcAddress; an unknown one may wait. */
+void *xsi_cu_stub_for(const char *name, void *address);
+
+#endif /* XSCHED_CUDA_STUB_H */
