@@ -201,6 +201,7 @@ XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   if (!xsi_work_lives(queue.queue.life)) return kXSchedSuccess;
   struct xsi_work_stream *work = queue.queue.life.stream;
   if (!xsi_work_is_busy(work)) return kXSchedSuccess;
+  xsi_work_open();
   uint64_t mark = xsi_work_mark(work);
   if (xsi_work_ask(work, hardware.hardware.stream)) xsi_work_complete(work, mark, false);
   if (xsi_work_is_busy(work)) *state = kQueueStateReady;

@@ -14,7 +14,8 @@ int failures;
 struct fake_context *fake_context(void);
 void fake_install(void);
 void fake_finish(CUstream stream);
-extern uint64_t fake_launches;
+extern uint64_t fake_launches, fake_late;
+bool fake_is_held(CUstream stream);
 extern _Thread_local void (*fake_in_sync)(void);
 CUresult cuStreamCreate(CUstream *, unsigned);
 CUresult cuStreamDestroy_v2(CUstream);
@@ -334,6 +335,34 @@ static void gates_are_per_queue(void) {
   }
 }
 
+static void launch_known(unsigned count) {
+  for (unsigned i = 0; i < count; i++)
+    CHECK(cuLaunchKernel((CUfunction)0x1000, 1, 1, 1, 1, 1, 1, 0, one.stream, NULL, NULL) == 0);
+}
+
+// A closed batch is released before any of our own waits and questions.
+static void waits_release_batches(void) {
+  struct xsw_queue *slot = test_slot(d, slot_of(&one));
+  XQueueState state;
+  xsi_work_batch_by_thread = false;
+  __atomic_store_n(&slot->gate, XSW_GATE_BATCH, __ATOMIC_SEQ_CST);
+  for (int way = 0; way < 4; way++) {
+    launch_known(1); // new to the batches
+    CHECK(cuStreamSynchronize(one.stream) == 0);
+    launch_known(4);
+    CHECK(fake_is_held(one.stream));
+    if (way == 0) CHECK(XQueueWaitAll(one.xq) == kXSchedSuccess);
+    if (way == 1) CHECK(HwQueueSynchronize(one.hwq) == kXSchedSuccess);
+    if (way == 2) CHECK(XQueueQuery(one.xq, &state) == kXSchedSuccess);
+    if (way == 3) CHECK(XQueueSuspend(one.xq, kQueueSuspendFlagSyncHwQueue) == kXSchedSuccess);
+    CHECK(!fake_is_held(one.stream) && fake_late == 0);
+    CHECK(XQueueResume(one.xq, 0) == kXSchedSuccess);
+    CHECK(cuStreamSynchronize(one.stream) == 0);
+  }
+  __atomic_store_n(&slot->gate, XSW_GATE_OPEN, __ATOMIC_SEQ_CST);
+  xsi_work_batch_by_thread = true;
+}
+
 // Two threads that wait for each other's launches while their gates open and close in turn.
 enum { TURNS = 200 };
 static uint32_t turn;
@@ -492,6 +521,7 @@ int main(int argc, char **argv) {
   program_suspends();
   joins_with_hints();
   gates_are_per_queue();
+  waits_release_batches();
   turns_do_not_deadlock();
   requests_are_marked();
   waits_are_told();

@@ -368,6 +368,29 @@ static void test_watched(void) {
   cuStreamSynchronize(stream);
 }
 
+// A launch that waits at the program's own gate.
+static void *launch_one(void *unused) {
+  (void)unused;
+  kernel(1, stream);
+  return NULL;
+}
+
+static void test_held_by_program(void) {
+  pthread_t thread;
+  start(XSW_GATE_BATCH);
+  launch_some(4, stream);
+  CHECK(fake_is_held(stream));
+  struct xsi_work_life life = xsi_work_life_of(xsi_cu_work(stream));
+  CHECK(xsi_work_hold(life, true) == 0);
+  CHECK(pthread_create(&thread, NULL, launch_one, NULL) == 0);
+  for (int ms = 0; fake_is_held(stream) && ms < 500; ms++)
+    pause_ms(1);
+  CHECK(!fake_is_held(stream));
+  CHECK(xsi_work_hold(life, false) == 0);
+  pthread_join(thread, NULL);
+  cuStreamSynchronize(stream);
+}
+
 static void test_new_kernel(void) {
   start(XSW_GATE_BATCH);
   launch_some(4, stream);
@@ -516,6 +539,7 @@ int main(void) {
   test_code();
   test_signals();
   test_watched();
+  test_held_by_program();
   test_most();
   test_new_kernel();
   test_stall();
