@@ -57,9 +57,9 @@ Each entry point of a runtime has one of three classes:
 fails if the vendor's header that ` + "`make setup`" + ` installs has a name without a class.
 
 The launches of a CUDA program may wait on the device as a batch. The shim releases batches before
-each call, unless it is known to return at once (` + "`asks` in `entry_points.txt`" + `). This includes calls that
-are newer than the shim. A program that shares memory or order with others (` + "`shares`" + `) has no batches
-from then on.
+each call, unless it is known to return at once (` + "`asks` in `entry_points.txt`" + `). This includes
+calls that are newer than the shim. A program that shares memory or order with others (` + "`shares`" + `)
+has no batches from then on.
 
 If a program asks for an unknown name that looks like submission, capture or wait, the shim logs the
 name once and counts it. ` + "`xsched status`" + ` shows the count.

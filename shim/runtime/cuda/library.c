@@ -3,7 +3,6 @@
 // The CUDA driver's library, and what cuGetProcAddress answers.
 
 #include "library.h"
-#include "stub.h"
 
 #include <dlfcn.h>
 #include <errno.h>

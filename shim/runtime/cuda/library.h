@@ -35,6 +35,10 @@ static inline void *xsi_cu_slot(unsigned slot) {
  */
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address);
 
+/* What a program gets for a function of the driver that is not hooked: its stub (stub.c), or the address. The name
+ * is the function's, or that of cuGetProcAddress; an unknown one may wait. */
+void *xsi_cu_stub_for(const char *name, void *address);
+
 /* A typed call of the real function, where the application's own error does not matter. */
 #define xsi_cu_call_real(symbol, ...)                                                              \
   ({                                                                                               \

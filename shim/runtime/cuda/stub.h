@@ -18,8 +18,4 @@ enum xsi_cu_stub_kind {
 /* The kinds of slots, and of the names in xsi_known_cuda. */
 extern const uint8_t xsi_cu_stub_kinds[XSI_CU_HOOKS], xsi_cu_known_kinds[];
 
-/* What a program gets for a function of the driver that is not hooked: its stub, or the address itself. The name
- * is the function's, or that of cuGetProcAddress; an unknown one may wait. */
-void *xsi_cu_stub_for(const char *name, void *address);
-
 #endif /* XSCHED_CUDA_STUB_H */
