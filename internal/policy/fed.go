@@ -34,6 +34,7 @@ const (
 	WholeRequest Strategy = "whole"
 	TinyInTime   Strategy = "tiny-in-time"
 	Batches      Strategy = "batch"
+	AllBatches   Strategy = "batch-all" // for tests
 )
 
 // strategies describes what lows have beside a launch-bound request. The default has
@@ -46,10 +47,13 @@ var strategies = map[Strategy]string{
 	WholeRequest: "suspended from its first launch on",
 	TinyInTime:   "a tiny slice shortly before its program waits",
 	Batches:      "a tiny slice, while the request gathers on the device",
+	AllBatches:   "the same, and all programs gather whether or not it pays",
 }
 
 // InTime reports that lows give way shortly before a program waits.
-func (s Strategy) InTime() bool { return s == JustInTime || s == TinyInTime || s == Batches }
+func (s Strategy) InTime() bool { return s == JustInTime || s == TinyInTime || s.gathers() }
+
+func (s Strategy) gathers() bool { return s == Batches || s == AllBatches }
 
 // strategist is a policy with strategies.
 type strategist interface{ strategist() }
@@ -110,7 +114,7 @@ func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
 		if q.Ready {
 			return true, model.Never
 		}
-	case JustInTime, TinyInTime, Batches:
+	case JustInTime, TinyInTime, Batches, AllBatches:
 		if q.Ready {
 			return q.Feeding.Stops(now)
 		}

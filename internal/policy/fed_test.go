@@ -22,6 +22,7 @@ func TestStrategies(t *testing.T) {
 		WholeRequest: {"native -", "native -", "native -"},
 		TinyInTime:   {"native native", "native 1µs", "native 1µs"},
 		Batches:      {"native native", "native -", "native -"}, // where no batch is worthwhile
+		AllBatches:   {"native native", "native -", "native -"},
 	}
 	if len(want) != len(strategies)+1 {
 		t.Errorf("%d strategies of %d are tested", len(want), len(strategies)+1)
@@ -57,7 +58,7 @@ func TestStrategies(t *testing.T) {
 // TestUnknownStrategies: an error names the strategies of a known policy.
 func TestUnknownStrategies(t *testing.T) {
 	for name, known := range map[string]string{
-		"hpf/x":   "HPF, HPF/batch, HPF/medium, HPF/native, HPF/tiny, HPF/tiny-in-time, HPF/wait, HPF/whole",
+		"hpf/x":   "HPF, HPF/batch, HPF/batch-all, HPF/medium, HPF/native, HPF/tiny, HPF/tiny-in-time, HPF/wait, HPF/whole",
 		"HPF/":    "HPF, HPF/batch",
 		"HPF/a/b": "HPF, HPF/batch",
 		"RR/wait": strings.Join(Names(), ", "),

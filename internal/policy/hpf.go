@@ -74,7 +74,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && v.allSliced(high, highEnd)
 	beside, fedWake := h.beside(), model.Never
 	fedNow := false // lows give way to a launch-bound high
-	gather := v.LaunchBound == Batches && sliced && !beside && v.gathers(high, highEnd)
+	gather := v.LaunchBound.gathers() && sliced && !beside && v.gathers(high, highEnd)
 	if highs.Gather = gather; gather {
 		// The hardware changes to a complete batch by itself.
 	} else if fed := sliced && !beside && v.CanSuspend && v.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {

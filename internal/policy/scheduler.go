@@ -87,5 +87,8 @@ func (s *Scheduler) Decide(now model.Time, v *View, st *State) (model.Plan, mode
 			plan[i] = model.Verdict{Run: true}
 		}
 	}
+	for i := 0; s.strategy == AllBatches && i < len(plan); i++ {
+		plan[i].Gather = true
+	}
 	return plan, wake
 }

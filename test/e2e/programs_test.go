@@ -187,18 +187,32 @@ func (w *world) plain(c circumstance, preload string, argv []string) *program {
 // TestPrograms: each program behaves under the shim as it does without it, and is scheduled where it can be.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
-	testPrograms(t, circumstances(t))
+	testPrograms(t, newWorld(t), circumstances(t))
+}
+
+// TestBatchedPrograms is TestPrograms with the kernels of every program in batches, next to a service.
+// No program waits for its own batch, and each has its results.
+func TestBatchedPrograms(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.must("policy", "HPF/batch-all")
+	high := w.tenant(options{priority: 10}, 100)
+	high.send("rate 20")
+	testPrograms(t, w, circumstances(t))
+	if p := w.process(high.pid()); p == nil || p.Queues[0].Bursts == 0 {
+		t.Errorf("no batch was released: %+v", p)
+	}
+	high.finish()
 }
 
 // TestLongSanitizedPrograms is TestPrograms for programs with the sanitizers of two compilers.
 func TestLongSanitizedPrograms(t *testing.T) {
 	t.Parallel()
-	testPrograms(t, sanitized())
+	testPrograms(t, newWorld(t), sanitized())
 }
 
-func testPrograms(t *testing.T, list []circumstance) {
+func testPrograms(t *testing.T, w *world, list []circumstance) {
 	t.Helper()
-	w := newWorld(t)
 	built := &programs{dir: t.TempDir(), built: map[string]string{}}
 	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {

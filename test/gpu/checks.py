@@ -27,6 +27,18 @@ def counters(rig, pid):
     return last or {}
 
 
+def batched(rig):
+    """steps with the kernels of every program in batches, next to a service: nothing hangs, nothing changes."""
+    rig.start_daemon()
+    rig.http("PUT", "/api/v1/policy", {"name": "HPF/batch-all"})
+    service = rig.spin("high", 50, 10, role="high").ready(30)
+    service.tell("rate 20")
+    found = steps(rig)
+    service.tell("quit")
+    service.wait(10)
+    return found
+
+
 def steps(rig):
     """Runs steps.py with and without XSched at the same time and compares results and launch counts."""
     rig.start_daemon()
@@ -53,12 +65,16 @@ def steps(rig):
             break
         time.sleep(0.01)
     total = counters(rig, ours.pid)
+    bursts = sum(q.get("bursts", 0) for q in rig.list().get(ours.pid, {}).get("queues", []))
+    gathers = rig.cli("policy", "--json")["name"].endswith("/batch-all")
     for w in (plain, ours):
         if not w.ended:
             w.tell("go")
         w.wait(10)
     proof = [check("shim intercepts", [] if total.get("launches") else ["no launches: %s" % total],
                    "%s launches, %s hooked calls" % (total.get("launches"), total.get("hooked_calls")))]
+    if gathers:
+        proof.append(check("kernels gather", [] if bursts else ["no batch was released"], "%d batches" % bursts))
     hashes = {w: {h[0]: h[1:] for h in w.answers.get("H", [])} for w in (plain, ours)}
     errors = {w: {x[0]: " ".join(x[1:]) for x in w.answers.get("X", [])} for w in (plain, ours)}
     for name in list(hashes[plain]) + [n for n in errors[plain] if n not in hashes[plain]]:

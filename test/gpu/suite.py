@@ -57,6 +57,7 @@ SUITES = {
     "overhead": (checks.overhead, 90),
     "streams": (checks.streams, 60),
     "steps": (checks.steps, 100),
+    "batched": (checks.batched, 110),
     "tenants": (pairs.tenants, 165),
     "eight": (pairs.eight, 150),
     "grids": (grids.grids, 170),
