@@ -125,7 +125,8 @@ func isRecording(name string) (bool, error) {
 
 // read starts reading a file.
 func (r *Reader) read(in io.Reader) (*Header, error) {
-	b := bufio.NewReader(in)
+	file := &counter{in: in}
+	b := bufio.NewReader(file)
 	if magic, _ := b.Peek(len(oldMagic)); string(magic) == oldMagic {
 		return nil, fmt.Errorf("%w: this recording has the binary format of an older xsched; replay it with the version that wrote it", ErrCorrupt)
 	}
@@ -133,7 +134,7 @@ func (r *Reader) read(in io.Reader) (*Header, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: not a recording; `xsched serve --record FILE` writes one", ErrCorrupt)
 	}
-	r.lines = bufio.NewScanner(z)
+	r.lines = bufio.NewScanner(&dense{text: z, file: file})
 	r.lines.Buffer(nil, maxLine)
 	r.lines.Split(func(data []byte, _ bool) (int, []byte, error) {
 		if i := bytes.IndexByte(data, '\n'); i >= 0 {
@@ -142,7 +143,10 @@ func (r *Reader) read(in io.Reader) (*Header, error) {
 		return 0, nil, nil // a line without its end is not a record
 	})
 	item := Item{}
-	if !r.lines.Scan() || json.Unmarshal(r.lines.Bytes(), &item) != nil || item.Header == nil {
+	if !r.lines.Scan() || decode(r.lines.Bytes(), &item) != nil || item.Header == nil {
+		if errors.Is(r.lines.Err(), errDense) {
+			return nil, errDense
+		}
 		return nil, fmt.Errorf("%w: no header", ErrCorrupt)
 	}
 	h := item.Header
@@ -167,8 +171,8 @@ func (r *Reader) Next() (Item, error) {
 			continue
 		}
 		var it Item
-		if err := json.Unmarshal(r.lines.Bytes(), &it); err != nil {
-			return Item{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		if err := decode(r.lines.Bytes(), &it); err != nil {
+			return Item{}, err
 		}
 		if err := r.check(&it); err != nil {
 			return Item{}, err
@@ -184,16 +188,32 @@ func (r *Reader) Next() (Item, error) {
 	}
 }
 
+// decode decodes a line of bounded complexity.
+func decode(line []byte, it *Item) error {
+	if n := bytes.Count(line, []byte("{")); n > maxObjects {
+		return fmt.Errorf("%w: a line has %d objects, more than %d", ErrCorrupt, n, maxObjects)
+	}
+	if err := json.Unmarshal(line, it); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return nil
+}
+
 // follow continues with the next file; damage is what ended this one, if not its end.
 func (r *Reader) follow(damage error) error {
 	if errors.Is(damage, bufio.ErrTooLong) {
 		return fmt.Errorf("%w: %w", ErrCorrupt, damage)
+	}
+	if errors.Is(damage, errDense) {
+		return errDense
 	}
 	for {
 		r.Truncated = r.Truncated || damage != nil
 		r.missing = r.missing || damage != nil
 		h, err := r.nextFile()
 		switch {
+		case errors.Is(err, errDense):
+			return err
 		case errors.Is(err, ErrCorrupt):
 			damage = err // killed before the header was on disk
 		case err != nil:

@@ -74,7 +74,11 @@ type share struct {
 	cost   time.Duration
 }
 
-const maxPeriods = 20_000_000
+// Bounds of one replay: 40 and 600 bytes each.
+const (
+	maxPeriods = 20_000_000
+	maxUsages  = 1 << 20
+)
 
 // ReadRecording reads a recording, feeds its events to an engine and compares the decisions.
 func ReadRecording(r *record.Reader) (*Recording, error) {
@@ -182,6 +186,9 @@ func (c *collector) event(ev *engine.Event) error {
 			c.desired(ev.At, &ev.Changes[i])
 		}
 	case engine.EventAdd:
+		if len(c.ordered) >= maxUsages {
+			return fmt.Errorf("more than %d queues: too long for one replay", maxUsages)
+		}
 		c.add(ev)
 	case engine.EventRemove:
 		if u := c.queues[ev.ID]; u != nil {
