@@ -8,11 +8,14 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
 	"xsched/internal/health"
@@ -88,7 +91,7 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 	}
 	var detached []int
 	for _, p := range data.Processes {
-		if start, err := identity.Started(p.PID); err != nil || start != p.Start {
+		if hasEnded(&p) {
 			continue
 		}
 		if p.Attached {
@@ -129,6 +132,16 @@ func (k *keeper) run(ctx context.Context, part *health.Part) {
 	}
 }
 
+// hasEnded reports that a process has ended. A read that fails for another reason, such as a lack of
+// descriptors, says nothing.
+func hasEnded(p *state.Process) bool {
+	start, err := identity.Started(p.PID)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
+	}
+	return start != p.Start
+}
+
 func (k *keeper) hasFailed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,7 +164,7 @@ func (k *keeper) save() {
 	}
 	var ended []state.Process
 	for _, p := range all {
-		if start, err := identity.Started(p.PID); err != nil || start != p.Start {
+		if hasEnded(&p) {
 			ended = append(ended, p)
 			continue
 		}

@@ -47,10 +47,31 @@ func identify(pid int) (process, error) {
 	return process{pid, start}, err
 }
 
-func (p process) lives() bool {
-	now, err := identify(p.PID)
-	return err == nil && now == p
+// errEnded reports a process that has ended.
+var errEnded = errors.New("it has ended")
+
+// hasEnded reports that a failed look at a process means its end. Any other failure, such as a lack of
+// descriptors or memory, says nothing about the process.
+func hasEnded(err error) bool {
+	return errors.Is(err, errEnded) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
+
+// lives reports whether the process lives. An error means that this is not known.
+func (p process) lives(look looker) (bool, error) {
+	start, err := look.start(p.PID)
+	if hasEnded(err) {
+		return false, nil
+	}
+	return err == nil && start == p.Start, err
+}
+
+// looker reads the kernel's view of processes. Tests replace it.
+type looker struct {
+	start func(pid int) (uint64, error)
+	open  func(pid, flags int) (pidfd int, err error)
+}
+
+func kernel() looker { return looker{startTime, unix.PidfdOpen} }
 
 // journal is the folder of records; empty: none are kept.
 type journal string
@@ -71,8 +92,9 @@ func (j journal) write(w driver.Ward, p driver.Place, guardian int) error {
 	if j == "" {
 		return nil
 	}
-	r := record{Boot: bootID(), Place: p, Driver: w.Driver, State: w.State}
-	var err [3]error
+	r := record{Place: p, Driver: w.Driver, State: w.State}
+	var err [4]error
+	r.Boot, err[3] = bootID()
 	r.Target, err[0] = identify(w.PID)
 	r.Daemon, err[1] = identify(os.Getpid())
 	r.Guardian, err[2] = identify(guardian)
@@ -114,6 +136,10 @@ func (j journal) read() map[string]record {
 	if j == "" {
 		return out
 	}
+	boot, err := bootID()
+	if err != nil {
+		return out // which records are of this boot is not known
+	}
 	entries, _ := os.ReadDir(string(j))
 	for _, e := range entries {
 		path := filepath.Join(string(j), e.Name())
@@ -129,7 +155,7 @@ func (j journal) read() map[string]record {
 		if _, io := errors.AsType[*os.PathError](err); io {
 			continue
 		}
-		if err != nil || r.Boot != bootID() {
+		if err != nil || r.Boot != boot {
 			_ = os.Remove(path)
 			continue
 		}
@@ -151,22 +177,26 @@ func readRecord(path string) (r record, err error) {
 	return r, err
 }
 
-// open returns the pidfd of the process; -1: it has ended.
-func (r record) open() int {
-	pidfd, err := unix.PidfdOpen(r.Target.PID, 0)
+// open returns the pidfd of the process; -1: it has ended. An error means that this is not known.
+func (r record) open(look looker) (int, error) {
+	pidfd, err := look.open(r.Target.PID, 0)
+	if hasEnded(err) {
+		return -1, nil
+	}
 	if err != nil {
-		return -1
+		return -1, fmt.Errorf("open process %d: %w", r.Target.PID, err)
 	}
-	if !r.Target.lives() || ended(pidfd) {
+	lives, err := r.Target.lives(look)
+	if err != nil || !lives || ended(pidfd) {
 		_ = unix.Close(pidfd)
-		return -1
+		return -1, err
 	}
-	return pidfd
+	return pidfd, nil
 }
 
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
 }
 
 // startTime returns when a process started, in clock ticks since boot. A zombie has ended.
@@ -178,7 +208,7 @@ func startTime(pid int) (uint64, error) {
 	// The name may contain anything; the state is the first field after it, the start the 20th.
 	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return 0, fmt.Errorf("read start time of process %d: it has ended", pid)
+		return 0, fmt.Errorf("read start time of process %d: %w", pid, errEnded)
 	}
 	return strconv.ParseUint(fields[19], 10, 64)
 }

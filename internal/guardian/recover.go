@@ -24,6 +24,7 @@ type Recovery struct {
 	journal journal
 	drivers []driver.Driver
 	log     *slog.Logger
+	look    looker
 
 	mu      sync.Mutex
 	pending map[string]*pending // by record name
@@ -38,7 +39,11 @@ type pending struct {
 // Recover starts a recovery of every record in a runtime directory. Each process has its own
 // goroutine, because a device may not answer.
 func Recover(dir string, drivers []driver.Driver, log *slog.Logger) *Recovery {
-	r := &Recovery{journal: journalOf(dir), drivers: drivers, log: log, pending: map[string]*pending{}}
+	return recoverAll(dir, drivers, log, kernel())
+}
+
+func recoverAll(dir string, drivers []driver.Driver, log *slog.Logger, look looker) *Recovery {
+	r := &Recovery{journal: journalOf(dir), drivers: drivers, log: log, look: look, pending: map[string]*pending{}}
 	for name, rec := range r.journal.read() {
 		ctx, cancel := context.WithCancel(context.Background())
 		one := &pending{pid: rec.Target.PID, cancel: cancel, done: make(chan struct{})}
@@ -59,7 +64,8 @@ func Recover(dir string, drivers []driver.Driver, log *slog.Logger) *Recovery {
 
 // restore restores a recorded process; false: somebody else takes care of it.
 func (r *Recovery) restore(ctx context.Context, name string, rec *record) bool {
-	if rec.Daemon.lives() && !rec.Guardian.lives() {
+	daemon, guardian, known := r.keepers(ctx, rec)
+	if known && daemon && !guardian {
 		select {
 		case <-ctx.Done():
 			return false
@@ -69,12 +75,16 @@ func (r *Recovery) restore(ctx context.Context, name string, rec *record) bool {
 		if *rec, err = readRecord(filepath.Join(string(r.journal), name)); err != nil {
 			return false
 		}
+		daemon, guardian, known = r.keepers(ctx, rec)
 	}
-	if rec.Daemon.lives() && rec.Guardian.lives() {
+	if !known || daemon && guardian {
 		return false
 	}
 	d, _ := driverOf(r.drivers, rec.Driver).(driver.Restorer)
-	pidfd := rec.open()
+	pidfd := -1
+	if !r.certain(ctx, func() (err error) { pidfd, err = rec.open(r.look); return err }) {
+		return false
+	}
 	if d == nil || pidfd < 0 {
 		return true
 	}
@@ -94,6 +104,34 @@ func (r *Recovery) restore(ctx context.Context, name string, rec *record) bool {
 		}
 	}
 	return true
+}
+
+// keepers reports whether the daemon and the guardian of a record live; known is false if ctx ended first.
+func (r *Recovery) keepers(ctx context.Context, rec *record) (daemon, guardian, known bool) {
+	known = r.certain(ctx, func() (err error) {
+		if daemon, err = rec.Daemon.lives(r.look); err == nil {
+			guardian, err = rec.Guardian.lives(r.look)
+		}
+		return err
+	})
+	return daemon, guardian, known
+}
+
+// certain repeats a look that failed, until it succeeds or ctx ends. A process whose state is unknown may
+// be suspended, so it is not given up.
+func (r *Recovery) certain(ctx context.Context, look func() error) bool {
+	for wait := lookPeriod; ; wait = min(2*wait, retryMax) {
+		err := look()
+		if err == nil {
+			return true
+		}
+		r.log.Warn("the state of a recorded process is unknown; trying again", "err", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
 }
 
 func (r *Recovery) attempt(ctx context.Context, d driver.Restorer, rec record, pidfd int) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,7 +73,10 @@ func TestRecovery(t *testing.T) {
 				}
 				target = living
 			}
-			boot := bootID()
+			boot, err := bootID()
+			if err != nil {
+				t.Fatal(err)
+			}
 			if test.boot != "" {
 				boot = test.boot
 			}
@@ -110,6 +114,48 @@ func TestRecovery(t *testing.T) {
 				t.Errorf("record: %v", err)
 			}
 		})
+	}
+}
+
+// A look that fails for lack of descriptors is no sign that a process has ended: the recovery waits for an
+// answer, restores the process, and keeps its record until then.
+func TestRecoveryWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	dir, target, guardian := t.TempDir(), sleeper(t), sleeper(t)
+	w := driver.Ward{Driver: "fake", Session: 1, PID: target.Process.Pid, State: json.RawMessage("1")}
+	if err := journalOf(dir).write(w, driver.Place{Dir: dir}, guardian.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	_ = guardian.Process.Kill()
+	_ = guardian.Wait()
+	d, failures := &fakeDriver{calls: map[uint64]int{}}, atomic.Int32{}
+	fails := func() error {
+		if n := failures.Add(1); n%2 == 1 && n < 12 { // each kind of look, several times
+			return &os.PathError{Op: "open", Path: "/proc", Err: unix.EMFILE}
+		}
+		return nil
+	}
+	r := recoverAll(dir, []driver.Driver{d}, slog.New(slog.DiscardHandler), looker{
+		start: func(pid int) (uint64, error) {
+			if err := fails(); err != nil {
+				return 0, err
+			}
+			return startTime(pid)
+		},
+		open: func(pid, flags int) (int, error) {
+			if err := fails(); err != nil {
+				return -1, err
+			}
+			return unix.PidfdOpen(pid, flags)
+		},
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := r.Wait(ctx, 0); err != nil || failures.Load() < 12 {
+		t.Errorf("%v, %d looks", err, failures.Load())
+	}
+	if d.count(1) != 1 || len(journalOf(dir).read()) != 0 {
+		t.Errorf("%d attempts, %d records", d.count(1), len(journalOf(dir).read()))
 	}
 }
 
