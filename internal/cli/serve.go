@@ -173,7 +173,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		return err
 	}
 	if failed {
-		return errors.New("the engine loop has ended; see the log")
+		return d.Failure()
 	}
 	o.Log.Info("stopped")
 	return nil

@@ -62,7 +62,9 @@ type Daemon struct {
 	attaches  map[int]struct{}              // in progress, by PID
 	questions map[model.SessionID]*question // hardware queries in progress
 
-	health health.Monitor
+	health  health.Monitor
+	lock    *session.Lock
+	failure failure
 
 	look      chan struct{} // requests an update of outsiders
 	outsiders outsiders
@@ -79,7 +81,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
-		look: make(chan struct{}, 1), holds: newHolds(),
+		look: make(chan struct{}, 1), holds: newHolds(), failure: failure{ended: make(chan struct{})},
 	}
 	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
 	defer func() {
@@ -106,11 +108,10 @@ func Start(o Options) (_ *Daemon, err error) {
 	if err := control.PrepareDir(d.opts.Dir, d.uid); err != nil {
 		return nil, err
 	}
-	lock, err := session.TakeLock(d.opts.Dir)
-	if err != nil {
+	if d.lock, err = session.TakeLock(d.opts.Dir); err != nil {
 		return nil, err
 	}
-	d.onClose(lock.Release)
+	d.onClose(d.lock.Release)
 	clients, err := d.listen("unixpacket", filepath.Join(control.ClientDir, control.ClientSocket))
 	if err != nil {
 		return nil, err
@@ -138,6 +139,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	go d.watchBare(ctx, parts.observer)
 	go d.watchHolds(ctx, parts.holds)
 	go d.remember(ctx, parts.history)
+	go d.watchFolder(ctx, d.lock, parts.folder)
 	keeping.Go(func() { d.keeper.run(ctx, parts.settings) })
 	d.keepTested(ctx, tests)
 	return d, nil
@@ -145,9 +147,6 @@ func Start(o Options) (_ *Daemon, err error) {
 
 // Alive reports that every vital part of the daemon works. It waits for none of them.
 func (d *Daemon) Alive() bool { return d.health.Alive() }
-
-// Failed is closed when the engine loop has ended. A daemon without it must end too.
-func (d *Daemon) Failed() <-chan struct{} { return d.loop.Done() }
 
 // onClose registers a step of Close; steps run in reverse order.
 func (d *Daemon) onClose(f func()) { d.shutdown = append(d.shutdown, f) }
@@ -181,7 +180,11 @@ func (d *Daemon) linkClients() error {
 	if err := os.Link(filepath.Join(d.opts.Dir, control.ClientDir, control.ClientSocket), link); err != nil {
 		return fmt.Errorf("link the client socket: %w", err)
 	}
-	d.onClose(func() { _ = os.Remove(link) })
+	d.onClose(func() {
+		if d.lock.Held() {
+			_ = os.Remove(link)
+		}
+	})
 	return nil
 }
 
@@ -192,11 +195,18 @@ func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 	if d.uid == 0 {
 		mode = 0o666
 	}
-	l, err := session.Listen(network, filepath.Join(d.opts.Dir, name), mode)
+	path := filepath.Join(d.opts.Dir, name)
+	l, err := session.Listen(network, path, mode)
 	if err != nil {
 		return nil, err
 	}
-	d.onClose(func() { _ = l.Close() })
+	l.SetUnlinkOnClose(false) // the path may lead to the socket of another daemon by then
+	d.onClose(func() {
+		_ = l.Close()
+		if d.lock.Held() {
+			_ = os.Remove(path)
+		}
+	})
 	return l, nil
 }
 

@@ -20,6 +20,7 @@ const (
 	historyLimit  = 10 * time.Second // its period is 100 ms
 	scanLimit     = 60 * time.Second // its longest period is 20 s
 	settingsLimit = 10 * saveTime    // a request of an operator waits saveTime
+	folderLimit   = 10 * time.Second // its period is 500 ms
 	logLimit      = 5 * time.Second  // the queue of lines is full long before
 	driverLimit   = 5 * time.Minute  // a self-test may wait twice for testTime, and scans
 	guardianLimit = 10 * time.Second // it may wait for two answers and start a process
@@ -45,7 +46,7 @@ func remedies() map[string]string {
 }
 
 // parts are those of the daemon's own goroutines.
-type parts struct{ scan, observer, holds, history, settings *health.Part }
+type parts struct{ scan, observer, holds, history, settings, folder *health.Part }
 
 // addParts adds the parts of the daemon. A restart helps neither a disk nor the reader of the log.
 func (d *Daemon) addParts() parts {
@@ -58,7 +59,7 @@ func (d *Daemon) addParts() parts {
 	return parts{
 		scan: d.health.Add("scan for unmanaged programs", scanLimit, true), observer: d.health.Add("observer of programs without hooks", observerLimit, true),
 		holds: d.health.Add("holds", holdsLimit, true), history: d.health.Add("history", historyLimit, true),
-		settings: d.health.Add("settings file", settingsLimit, false),
+		settings: d.health.Add("settings file", settingsLimit, false), folder: d.health.Add("runtime folder", folderLimit, false),
 	}
 }
 

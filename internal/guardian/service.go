@@ -51,10 +51,21 @@ func Serve(ctx context.Context, o ServiceOptions) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(path) }()
+	own, err := os.Lstat(path)
+	if err != nil {
+		_ = unix.Close(sock)
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer func() {
+		if there, err := os.Lstat(path); err == nil && os.SameFile(own, there) {
+			_ = os.Remove(path)
+		}
+	}()
 	if o.Ready != nil {
 		o.Ready()
 	}
+	watched, stop := context.WithCancel(ctx)
+	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- s.accept(sock) }()
 	select {
@@ -62,6 +73,10 @@ func Serve(ctx context.Context, o ServiceOptions) error {
 		_ = unix.Shutdown(sock, unix.SHUT_RDWR) // ends accept
 		<-ended
 	case err = <-ended:
+	case <-replaced(watched, path, own):
+		err = fmt.Errorf("the socket %s was deleted or replaced; do not delete it while the guardian runs", path)
+		_ = unix.Shutdown(sock, unix.SHUT_RDWR)
+		<-ended
 	}
 	_ = unix.Close(sock)
 	if errors.Is(err, errReplace) {
@@ -69,6 +84,26 @@ func Serve(ctx context.Context, o ServiceOptions) error {
 	}
 	s.finish()
 	return err
+}
+
+// replaced is closed when the path no longer leads to our socket: no daemon finds the service then.
+func replaced(ctx context.Context, path string, own os.FileInfo) <-chan struct{} {
+	lost := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(attendTime):
+			}
+			there, err := os.Lstat(path)
+			if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(own, there) {
+				close(lost)
+				return
+			}
+		}
+	}()
+	return lost
 }
 
 type service struct {

@@ -89,9 +89,25 @@ func running(pid, dir string) error {
 	return fmt.Errorf("%w (pid %s) on %s; stop it, or choose another directory with XSCHED_DIR", ErrRunning, pid, dir)
 }
 
+// Held reports whether the lock still keeps other daemons away. It does not once somebody has deleted the
+// directory or the file: another daemon can lock a new one.
+func (l *Lock) Held() bool {
+	mine, err := l.file.Stat()
+	if err != nil {
+		return true // not known
+	}
+	there, err := os.Lstat(l.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	return err != nil || os.SameFile(mine, there)
+}
+
 // Release releases the lock. It removes the file while it is still locked.
 func (l *Lock) Release() {
-	_ = os.Remove(l.path)
+	if l.Held() {
+		_ = os.Remove(l.path)
+	}
 	_ = l.file.Close()
 }
 
