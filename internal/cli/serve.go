@@ -61,7 +61,7 @@ for machines without a GPU.`,
 			file := newConfigFile(cmd.Flags(), flags)
 			r, err := file.read()
 			if err != nil {
-				return err
+				return usageError{err} // no restart helps; see RestartPreventExitStatus in the unit
 			}
 			level := &slog.LevelVar{}
 			level.Set(r.o.LogLevel)
@@ -274,9 +274,13 @@ func (a *app) logger(level string, asJSON bool) (_ *slog.Logger, flush func(), _
 // loggerAt is logger for a level that may change.
 func (a *app) loggerAt(level slog.Leveler, asJSON bool) (_ *slog.Logger, flush func()) {
 	options := &slog.HandlerOptions{Level: level}
+	journal := logging.IsJournal(a.stderr)
 	log := logging.New(a.stderr, func(w io.Writer) slog.Handler {
-		if asJSON {
+		switch {
+		case asJSON:
 			return slog.NewJSONHandler(w, options)
+		case journal:
+			return logging.NewJournal(w, level)
 		}
 		return slog.NewTextHandler(w, options)
 	})

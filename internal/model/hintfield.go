@@ -250,18 +250,20 @@ func (f *HintField) Check(v HintValue) error {
 	return nil
 }
 
-// Parse reads a value from text. A duration is a Go duration (20ms) or a number of microseconds.
+// Parse reads a value from text. A duration is a Go duration, such as 20ms.
 func (f *HintField) Parse(text string) (HintValue, error) {
 	v, err := HintValue{}, error(nil)
 	switch f.Kind {
 	case HintName:
 		v.Text = text
 	case HintTime:
-		if v.Number, err = strconv.ParseInt(text, 10, 64); err != nil {
-			var d time.Duration
-			d, err = time.ParseDuration(text)
-			v.Number = microseconds(d)
+		var d time.Duration
+		if d, err = time.ParseDuration(text); err != nil {
+			if _, number := strconv.ParseInt(text, 10, 64); number == nil {
+				return HintValue{}, &RangeError{fmt.Sprintf("%s %s has no unit", f.label(), text), fmt.Sprintf("%sms, %[1]sus or %[1]ss", text)}
+			}
 		}
+		v.Number = microseconds(d)
 	case HintPercentile:
 		var p float64
 		p, err = strconv.ParseFloat(strings.TrimPrefix(strings.ToLower(text), "p"), 64)
