@@ -59,7 +59,9 @@ func (j *journal) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 // Handle implements slog.Handler.
-func (j *journal) Handle(ctx context.Context, r slog.Record) error { return j.at(r.Level).Handle(ctx, r) }
+func (j *journal) Handle(ctx context.Context, r slog.Record) error {
+	return j.at(r.Level).Handle(ctx, r)
+}
 
 // WithAttrs implements slog.Handler.
 func (j *journal) WithAttrs(attrs []slog.Attr) slog.Handler {
