@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -110,7 +111,9 @@ func Preload(path string) error {
 	if err != nil {
 		return nil // no program to try it with
 	}
-	cmd := exec.Command(program)
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = []string{"LD_PRELOAD=" + path, "XSCHED_DISABLE=1"}
 	var said strings.Builder
 	cmd.Stderr = &said

@@ -127,9 +127,10 @@ func listen(path string) (int, error) {
 		return -1, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	if probe, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err == nil {
+		limit(probe)
 		err = unix.Connect(probe, &unix.SockaddrUnix{Name: path})
 		_ = unix.Close(probe)
-		if err == nil {
+		if err == nil || errors.Is(err, unix.EAGAIN) { // EAGAIN: it is frozen, and its backlog is full
 			return fail(errors.New("another guardian is running; stop it"))
 		}
 	}
@@ -173,6 +174,7 @@ func (s *service) accept(sock int) error {
 			_ = unix.Close(conn)
 			continue
 		}
+		limit(conn) // a frozen daemon that reads no answers blocks nobody
 		g := newGuardian(conn, s.Drivers, s.Version)
 		g.handed, g.final, g.monitor, g.parts = s.recovery.handed, 0, s.Health, s.parts
 		done := make(chan struct{})

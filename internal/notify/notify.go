@@ -72,15 +72,19 @@ func (m *Manager) Feed(ctx context.Context, alive func() bool) {
 	}
 }
 
+// sendLimit bounds one message. A manager whose queue is full has stopped.
+const sendLimit = time.Second
+
 func (m *Manager) send(state string) {
 	if m.address == "" {
 		return
 	}
 	// A leading "@" stands for the abstract namespace here and in package net.
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.address, Net: "unixgram"})
+	c, err := (&net.Dialer{Timeout: sendLimit}).Dial("unixgram", m.address)
 	if err != nil {
 		return
 	}
 	defer func() { _ = c.Close() }()
+	_ = c.SetWriteDeadline(time.Now().Add(sendLimit))
 	_, _ = c.Write([]byte(state))
 }

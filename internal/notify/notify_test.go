@@ -126,3 +126,28 @@ func TestFeed(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// TestFullManager: a manager that does not read blocks a message for a bounded time only.
+func TestFullManager(t *testing.T) {
+	t.Parallel()
+	address := filepath.Join(t.TempDir(), "s")
+	manager(t, address) // its queue takes a few messages
+	m := &Manager{address: address}
+	done := make(chan time.Duration, 1)
+	go func() {
+		for { // until one message had to wait
+			began := time.Now()
+			m.Ready()
+			if took := time.Since(began); took > sendLimit/2 {
+				done <- took
+				return
+			}
+		}
+	}()
+	select {
+	case took := <-done:
+		t.Logf("given up after %v", took)
+	case <-time.After(soon):
+		t.Fatal("a message waits for ever")
+	}
+}

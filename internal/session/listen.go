@@ -141,10 +141,12 @@ func RemoveStale(network, path string) error {
 	if st.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("listen on %s: the path is not a socket; remove it", path)
 	}
-	c, err := net.DialUnix(network, nil, &net.UnixAddr{Name: path, Net: network})
+	dialer := net.Dialer{Timeout: helloTime}
+	c, err := dialer.Dial(network, path)
 	if err == nil {
 		defer func() { _ = c.Close() }()
-		return running(peerPID(c), filepath.Dir(path))
+		peer, _ := c.(*net.UnixConn)
+		return running(peerPID(peer), filepath.Dir(path))
 	}
 	// Only a socket without a listener is stale. Keep sockets of another type or without access.
 	if !errors.Is(err, unix.ECONNREFUSED) {
