@@ -396,6 +396,7 @@ void xsi_work_capture_ended(struct xsi_work_stream *stream);
 
 /* About to be recorded again, or destroyed: it marks nothing now. */
 void xsi_work_event_forget(uintptr_t event);
+void xsi_work_events_forget_all(void);
 void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, uint64_t mark);
 /* The work that the event marks; false if unknown. Events behind work that is over may be forgotten. */
 bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint64_t *mark);

@@ -112,6 +112,16 @@ void xsi_work_event_forget(uintptr_t event) {
   pthread_mutex_unlock(&shard->lock);
 }
 
+void xsi_work_events_forget_all(void) {
+  for (int i = 0; i < SHARDS; i++) {
+    struct shard *shard = &shards.of[i];
+    pthread_mutex_lock(&shard->lock);
+    if (shard->used) memset(shard->entries, 0, shard->room * sizeof *shard->entries);
+    shard->used = 0;
+    pthread_mutex_unlock(&shard->lock);
+  }
+}
+
 void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, uint64_t mark) {
   int saved_errno = errno;
   if (event == 0) return;

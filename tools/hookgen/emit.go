@@ -156,8 +156,12 @@ func entryBody(c call) string {
 	case "copy wait":
 		return waits("wait")
 	case "event record":
-		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_record(%s, &wait, a0, %s);\n"+
-			"  return xsi_end_record(&wait, a0, %s);\n", account, stream, real)
+		external := ""
+		if c.dialect.dir == cuda.dir && len(c.types) > 2 {
+			external = "  xsi_cu_record_flags(a2);\n"
+		}
+		return fmt.Sprintf("%s  struct xsi_wait wait;\n  xsi_begin_record(%s, &wait, a0, %s);\n"+
+			"  return xsi_end_record(&wait, a0, %s);\n", external, account, stream, real)
 	case "event forget":
 		return fmt.Sprintf("  if (%senter()) xsi_work_event_forget((uintptr_t)a1);\n  return %s;\n", p, real)
 	case "stream create":
@@ -184,7 +188,11 @@ func entryBody(c call) string {
 		return fmt.Sprintf("  struct xsi_call call = %sbegin_ext(%s, a%s, a%s);\n"+
 			"  return %send_ext(call, a%s, %s);\n", p, on, parts[1], parts[2], p, parts[2], real)
 	case "launch":
-		return fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on+c.kernel(), real)
+		graph := ""
+		if strings.HasPrefix(c.symbol, "cuGraphLaunch") {
+			graph = "  xsi_cu_graph_launches();\n"
+		}
+		return graph + fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on+c.kernel(), real)
 	case "inside":
 		return fmt.Sprintf("  struct xsi_call call = %sbegin_inside(%s);\n  return xsi_end_copy(call, %s);\n", p, stream, real)
 	case "query":

@@ -20,7 +20,7 @@ type entry struct {
 	first, last string // versions; empty: the first or the newest one that was recorded
 }
 
-var classes = []string{"hooked", "passes", "cannot", "shares", "unloads", "code", "asks"}
+var classes = []string{"hooked", "passes", "cannot", "shares", "unloads", "events", "code", "asks"}
 
 // entryList is a runtime's entry_points.txt.
 type entryList struct {

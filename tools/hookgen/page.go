@@ -13,7 +13,7 @@ var (
 	titles = map[string]string{"cuda": "CUDA driver", "hip": "HIP", "opencl": "OpenCL"}
 	words  = map[string]string{
 		"hooked": "hooked", "passes": "passes", "shares": "passes", "unloads": "passes",
-		"cannot": "can't submit", "code": "can't submit", "asks": "can't submit",
+		"cannot": "can't submit", "events": "can't submit", "code": "can't submit", "asks": "can't submit",
 	}
 )
 

@@ -11,7 +11,7 @@ import (
 // stubKinds are the constants of the classes whose entry points get a stub (runtime/cuda/stub.h). The
 // other classes are hooked by the table, or pass without one.
 var stubKinds = map[string]string{
-	"passes": "OPENS", "cannot": "OPENS", "shares": "SHARES", "unloads": "UNLOADS", "code": "CODE",
+	"passes": "OPENS", "cannot": "OPENS", "shares": "SHARES", "unloads": "UNLOADS", "events": "EVENTS", "code": "CODE",
 }
 
 // unnamedStubs is three times the number of addresses that the libraries of CUDA 13 ask for.

@@ -7,6 +7,7 @@
 #include "core/options.h"
 
 int xsi_cu_state = XSI_CU_FRESH;
+bool xsi_cu_graph_events;
 
 bool xsi_cu_start(void) {
   xsi_runtime_init();

@@ -24,6 +24,17 @@ static inline uintptr_t xsi_cu_config_kernel(const CUlaunchConfig *config, uintp
   return XSI_LIKELY(!config || config->numAttrs == 0) ? kernel : xsi_cu_attributes(config, kernel);
 }
 
+/* A graph may record events, also those that stand for work in a stream: none does after its launch. */
+extern bool xsi_cu_graph_events; /* atomic */
+static inline void xsi_cu_graph_launches(void) {
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_cu_graph_events, __ATOMIC_RELAXED)))
+    xsi_work_events_forget_all();
+}
+static inline void xsi_cu_record_flags(unsigned flags) {
+  if (XSI_UNLIKELY((flags & XSI_CU_RECORD_EXTERNAL) != 0))
+    __atomic_store_n(&xsi_cu_graph_events, true, __ATOMIC_RELAXED);
+}
+
 enum xsi_cu_state { XSI_CU_FRESH, XSI_CU_ACTIVE, XSI_CU_DISABLED };
 extern int xsi_cu_state;
 bool xsi_cu_start(void) __attribute__((cold));

@@ -27,6 +27,7 @@ enum xsi_cu_constants {
   XSI_CU_OP_WAIT_64 = 4,
   XSI_CU_HOST_MAPPED = 3, /* portable, mapped */
   XSI_CU_WAIT_VALUE_GEQ = 0,
+  XSI_CU_RECORD_EXTERNAL = 1, /* in a capture, the graph records the event */
   XSI_CU_ATTRIBUTE_COOPERATIVE = 2,
   XSI_CU_ATTRIBUTE_PROGRAMMATIC_EVENT = 7,
   XSI_CU_ATTRIBUTE_COMPLETION_EVENT = 12,

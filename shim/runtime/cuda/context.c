@@ -119,6 +119,57 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsig
 }
 XSI_HOOK(cuCtxCreate_v4)
 
+// A context that others can wait for, too: OpenGL and video never call us.
+static CUresult created_for_graphics(CUresult result, CUcontext *context) {
+  xsi_work_never_batch();
+  return created(result, context);
+}
+
+CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  XSI_CU_REAL(cuGLCtxCreate);
+  return created_for_graphics(real(context, flags, device), context);
+}
+XSI_HOOK(cuGLCtxCreate)
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  XSI_CU_REAL(cuGLCtxCreate_v2);
+  return created_for_graphics(real(context, flags, device), context);
+}
+XSI_HOOK(cuGLCtxCreate_v2)
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device, unsigned video,
+                          void *address_of) {
+  XSI_CU_REAL(cuVDPAUCtxCreate);
+  return created_for_graphics(real(context, flags, device, video, address_of), context);
+}
+XSI_HOOK(cuVDPAUCtxCreate)
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device, unsigned video,
+                             void *address_of) {
+  XSI_CU_REAL(cuVDPAUCtxCreate_v2);
+  return created_for_graphics(real(context, flags, device, video, address_of), context);
+}
+XSI_HOOK(cuVDPAUCtxCreate_v2)
+
+// These two name a context that there is. Its queue is opened when it is first used.
+static CUresult handed_out(CUresult result, CUcontext *context) {
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
+    xsi_work_context_named((uintptr_t)*context);
+  return result;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
+  XSI_CU_REAL(cuCtxFromGreenCtx);
+  return handed_out(real(context, green), context);
+}
+XSI_HOOK(cuCtxFromGreenCtx)
+
+CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
+  XSI_CU_REAL(cuCtxAttach);
+  return handed_out(real(context, flags), context);
+}
+XSI_HOOK(cuCtxAttach)
+
 static void destroying(CUcontext context) {
   if (!xsi_cu_enter() || !context) return;
   struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)context);

@@ -47,6 +47,10 @@ static void prepare(enum xsi_cu_stub_kind kind, const uintptr_t *arguments) {
     if (!about_known_kernel(arguments)) xsi_work_open();
     break;
   case XSI_CU_SHARES: xsi_work_never_batch(); break;
+  case XSI_CU_EVENTS:
+    __atomic_store_n(&xsi_cu_graph_events, true, __ATOMIC_RELAXED);
+    xsi_work_open();
+    break;
   case XSI_CU_UNLOADS:
     xsi_work_forget_kernels();
     xsi_work_open();
@@ -69,7 +73,7 @@ void *xsi_cu_stub(unsigned number, const uintptr_t *arguments) {
     real = ADDRESS(entry);
   }
   prepare(kind, arguments);
-  bool always = kind == XSI_CU_SHARES || kind == XSI_CU_UNLOADS;
+  bool always = kind == XSI_CU_SHARES || kind == XSI_CU_UNLOADS || kind == XSI_CU_EVENTS;
   if (real && !always) __atomic_store_n(&xsi_cu_stub_targets[number], real, __ATOMIC_RELEASE);
   errno = saved_errno;
   return real ? real : (void *)not_found;

@@ -12,6 +12,7 @@ enum xsi_cu_stub_kind {
   XSI_CU_OPENS,   /* may wait: batches are released first */
   XSI_CU_CODE,    /* the same, unless it is about a kernel that has been launched before */
   XSI_CU_UNLOADS, /* may wait; kernels that were launched count as new afterwards */
+  XSI_CU_EVENTS,  /* may wait; graphs may record events from here on */
   XSI_CU_SHARES,  /* others may wait for this process's work: no batches from here on */
 };
 

@@ -76,6 +76,50 @@ static int test_primaries(void) {
   return failures != 0;
 }
 
+// Contexts of other makes: each is the current one of its thread from then on.
+static CUresult fake_graphics(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  (void)flags, (void)device;
+  *context = (CUcontext)fake_unseen_context();
+  return 0;
+}
+static CUresult fake_of_green(CUcontext *context, CUgreenCtx green) {
+  (void)green;
+  *context = primary_of[1];
+  return 0;
+}
+static CUresult fake_attach(CUcontext *context, unsigned flags) {
+  (void)flags;
+  *context = primary_of[1];
+  return 0;
+}
+
+static CUresult by_opengl(CUcontext *context) { return cuGLCtxCreate_v2(context, 0, 0); }
+static CUresult by_opengl_before(CUcontext *context) { return cuGLCtxCreate(context, 0, 0); }
+static CUresult by_video(CUcontext *context) { return cuVDPAUCtxCreate_v2(context, 0, 0, 0, NULL); }
+static CUresult by_video_before(CUcontext *context) {
+  return cuVDPAUCtxCreate(context, 0, 0, 0, NULL);
+}
+static CUresult by_green(CUcontext *context) { return cuCtxFromGreenCtx(context, NULL); }
+static CUresult by_attach(CUcontext *context) { return cuCtxAttach(context, 0); }
+static CUresult (*by_way)(CUcontext *);
+
+static int test_other_makes(void) {
+  fake_install();
+  xsi_cu_real[XSI_CU_cuGLCtxCreate] = xsi_cu_real[XSI_CU_cuGLCtxCreate_v2] = (void *)fake_graphics;
+  xsi_cu_real[XSI_CU_cuVDPAUCtxCreate] = xsi_cu_real[XSI_CU_cuVDPAUCtxCreate_v2] =
+      (void *)fake_graphics;
+  xsi_cu_real[XSI_CU_cuCtxFromGreenCtx] = (void *)fake_of_green;
+  xsi_cu_real[XSI_CU_cuCtxAttach] = (void *)fake_attach;
+  primary_of[1] = (CUcontext)fake_unseen_context();
+  CUcontext first = (CUcontext)fake_context(), context;
+  CHECK(launch(NULL) == 0 && noted[0].busy);
+  CHECK(asked_for(10) <= 1); // one context: nobody asks
+  CHECK(by_way(&context) == 0 && context != first && make_current(context) == 0);
+  CHECK(launch(NULL) == 0 && noted[1].busy); // at once
+  CHECK(cuCtxSynchronize() == 0 && !noted[1].busy && noted[0].busy);
+  return failures != 0;
+}
+
 static void alone(int (*test)(void)) {
   pid_t child = fork();
   if (child == 0) {
@@ -91,6 +135,12 @@ int main(void) {
   xsi_work_watch_by_thread = false;
   alone(test_new_thread);
   alone(test_primaries);
+  static CUresult (*const ways[])(CUcontext *) = {by_opengl,       by_opengl_before, by_video,
+                                                  by_video_before, by_green,         by_attach};
+  for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
+    by_way = ways[i];
+    alone(test_other_makes);
+  }
   fake_install();
   struct fake_context *first = fake_context();
   CHECK(launch(NULL) == 0 && noted[0].busy);

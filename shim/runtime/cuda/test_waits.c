@@ -180,6 +180,70 @@ static void test_context_event(void) {
   cuStreamDestroy_v2(stream);
 }
 
+// ---- events that others than a stream record ---------------------------------------------------------
+
+static CUresult fake_over(void) { return XSI_CU_SUCCESS; }
+
+static void by_nothing(CUevent event) { (void)event; }
+static void by_completion(CUevent event) {
+  CUlaunchAttribute attribute = {.id = XSI_CU_ATTRIBUTE_COMPLETION_EVENT, .value.event = event};
+  CUlaunchConfig config = {.hStream = fake_stream(), .attrs = &attribute, .numAttrs = 1};
+  CHECK(cuLaunchKernelEx(&config, NULL, NULL, NULL) == 0);
+  CHECK(cuStreamSynchronize(config.hStream) == 0);
+}
+static void by_programmatic(CUevent event) {
+  CUlaunchAttribute attribute = {.id = XSI_CU_ATTRIBUTE_PROGRAMMATIC_EVENT, .value.event = event};
+  CUlaunchConfig config = {.hStream = fake_stream(), .attrs = &attribute, .numAttrs = 1};
+  CHECK(cuLaunchKernelEx(&config, NULL, NULL, NULL) == 0);
+  CHECK(cuStreamSynchronize(config.hStream) == 0);
+}
+static void launch_graph(void) {
+  CUstream stream = fake_stream();
+  CHECK(cuGraphLaunch(NULL, stream) == 0 && cuStreamSynchronize(stream) == 0);
+}
+static void by_node(CUevent event) {
+  int slot = xsi_runtime_find(&xsi_cu_runtime, "cuGraphAddEventRecordNode");
+  CHECK(slot >= 0);
+  if (slot < 0) return;
+  xsi_cu_real[slot] = (void *)fake_over;
+  CUresult (*add)(void *, CUgraph, void *, size_t, CUevent) =
+      (CUresult(*)(void *, CUgraph, void *, size_t, CUevent))xsi_cu_symbols[slot].hook;
+  CHECK(add(NULL, NULL, NULL, 0, event) == 0);
+  launch_graph();
+}
+static void by_external(CUevent event) {
+  CUstream stream = fake_stream();
+  CUgraph graph;
+  xsi_cu_real[XSI_CU_cuEventRecordWithFlags] = (void *)fake_over;
+  CUevent other = calloc(1, sizeof(struct fake_event));
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+  CHECK(cuEventRecordWithFlags(other, stream, XSI_CU_RECORD_EXTERNAL) == 0);
+  CHECK(cuStreamEndCapture(stream, &graph) == 0);
+  (void)event; // recorded in a stream after the capture, and then by the graph
+  launch_graph();
+}
+
+// The event's last record is over: that says nothing of the stream in which it was recorded before.
+static void test_other_records(void) {
+  static void (*const ways[])(CUevent) = {by_completion, by_programmatic, by_node, by_external,
+                                          by_nothing};
+  CUresult (*query)(CUevent) = xsi_cu_real[XSI_CU_cuEventQuery];
+  for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
+    CUstream stream = fake_stream();
+    CUevent event = calloc(1, sizeof(struct fake_event));
+    __atomic_store_n(&xsi_cu_graph_events, false, __ATOMIC_RELAXED);
+    launch(stream);
+    CHECK(cuEventRecord(event, stream) == 0);
+    ways[i](event);
+    xsi_cu_real[XSI_CU_cuEventQuery] = (void *)fake_over;
+    CHECK(cuEventQuery(event) == 0);
+    xsi_cu_real[XSI_CU_cuEventQuery] = (void *)query;
+    if (busy() != (ways[i] != by_nothing)) printf("FAIL way %u\n", i), failures++;
+    CHECK(cuStreamSynchronize(stream) == 0 && !busy());
+    cuStreamDestroy_v2(stream);
+  }
+}
+
 int main(void) {
   xsi_work_watch_by_thread = false;
   test_now_ns = MS;
@@ -193,6 +257,7 @@ int main(void) {
   test_destroyed_before_signal();
   test_signal_and_limit();
   test_context_event();
+  test_other_records();
   if (failures) return 1;
   printf("ok waits\n");
   return 0;
