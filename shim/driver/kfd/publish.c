@@ -174,9 +174,19 @@ static bool obey(void) {
   return true;
 }
 
+// Number, type and size of the requests: consoles and others have the type, too.
 static bool claims(int fd, unsigned long request) {
   (void)fd;
-  return (request >> 8 & 0xff) == 'K';
+  switch ((uint32_t)request) {
+  case AMDKFD_IOC_CREATE_QUEUE_88:
+  case AMDKFD_IOC_CREATE_QUEUE_96:
+  case AMDKFD_IOC_DESTROY_QUEUE:
+  case AMDKFD_IOC_UPDATE_QUEUE:
+  case AMDKFD_IOC_SET_CU_MASK:
+  case AMDKFD_IOC_RUNTIME_ENABLE:
+  case AMDKFD_IOC_DBG_TRAP: return true;
+  default: return false;
+  }
 }
 
 extern const struct xsi_driver xsi_kfd_driver;

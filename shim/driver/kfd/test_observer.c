@@ -10,6 +10,13 @@
 
 enum { THREADS = 4 };
 
+static void test_claims(void) {
+  extern const struct xsi_driver xsi_kfd_driver;
+  CHECK(!xsi_kfd_driver.claims(kfd, 0x4b33)); // KDGKBTYPE of a console
+  CHECK(!xsi_kfd_driver.claims(kfd, _IOWR('K', AMDKFD_IOC_DESTROY_QUEUE & 0xff, char[77])));
+  CHECK(xsi_kfd_driver.claims(kfd, AMDKFD_IOC_DESTROY_QUEUE));
+}
+
 static void test_pause(void) {
   uint32_t compute = create(GPU, 2, 0x1000), sdma = create(GPU, 1, 0x2000);
   uint32_t other = create(OTHER_GPU, 0, 0x3000);
@@ -223,6 +230,7 @@ int main(void) {
   CHECK(setenv("XSCHED_SOCKET", "/nonexistent/xsched.sock", 1) == 0); // no daemon
   xsi_options_init();
   test_driver_start();
+  test_claims();
   test_pause();
   test_levers();
   test_fork();

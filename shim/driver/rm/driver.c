@@ -3,9 +3,16 @@
 #include "core/driver.h"
 #include "rm.h"
 
+// Number, type and size of the requests: frame buffers and others have the type, too.
 static bool claims(int fd, unsigned long request) {
   (void)fd;
-  return (request >> 8 & 0xff) == 'F';
+  switch ((uint32_t)request) {
+  case NV_ESC_RM_ALLOC_32:
+  case NV_ESC_RM_ALLOC_48:
+  case NV_ESC_RM_CONTROL:
+  case NV_ESC_RM_FREE: return true;
+  default: return false;
+  }
 }
 
 extern const struct xsi_driver xsi_rm_driver;

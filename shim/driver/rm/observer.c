@@ -125,7 +125,7 @@ static void on_control(const struct rm_control *call) {
 
 // The structures are read only after the driver accepted them: they are there, in the size the
 // request says.
-static int observe(int fd, unsigned long request, void *argument) {
+int xsi_rm_ioctl(int fd, unsigned long request, void *argument) {
   union {
     struct rm_alloc_32 alloc_32;
     struct rm_alloc_48 alloc_48;
@@ -161,14 +161,4 @@ static int observe(int fd, unsigned long request, void *argument) {
   }
   errno = saved;
   return result;
-}
-
-int xsi_rm_ioctl(int fd, unsigned long request, void *argument) {
-  switch ((uint32_t)request) {
-  case NV_ESC_RM_ALLOC_32:
-  case NV_ESC_RM_ALLOC_48:
-  case NV_ESC_RM_CONTROL:
-  case NV_ESC_RM_FREE: return observe(fd, request, argument);
-  default: return xsi_real_ioctl(fd, request, argument);
-  }
 }

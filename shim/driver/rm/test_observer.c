@@ -25,6 +25,10 @@ static struct rm_object *find(uint32_t client, uint32_t object) {
 static void passes_through(void) {
   CHECK(ioctl(device, 0x5401, (void *)7) == 7);
   CHECK(ioctl(device, 0x4600, (void *)8) == 8); // 'F' of another driver
+  extern const struct xsi_driver xsi_rm_driver;
+  CHECK(!xsi_rm_driver.claims(device, 0x4600)); // FBIOGET_VSCREENINFO
+  CHECK(!xsi_rm_driver.claims(device, _IOWR('F', NV_ESC_RM_FREE & 0xff, char[77])));
+  CHECK(xsi_rm_driver.claims(device, NV_ESC_RM_FREE));
   errno = 55;
   test_turn(error, EIO);
   struct rm_alloc_48 root = {0};
