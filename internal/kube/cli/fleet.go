@@ -125,10 +125,10 @@ second, or with more than 250 nodes every 10 seconds. Nodes that do not answer
 share a line with the reason, and so do idle GPUs. The view has the columns and
 keys of ` + "`xsched top`" + `; it only shows.
 
-The daemons are asked by exec in the pods of the DaemonSet, through the API
-server: nodes open no port. This needs the role xsched-viewer in the namespace
-of XSched. --once prints all tenants and ends. --json prints one JSON object
-per interval and line, or with --once a single one.`,
+The node plugins are asked through the API server: nodes open no port. This needs
+the role xsched-viewer in the namespace of XSched, which only allows viewing.
+--once prints all tenants and ends. --json prints one JSON object per interval
+and line, or with --once a single one.`,
 		Example: `  kubectl xsched top
   kubectl xsched top --node gpu-7
   kubectl xsched top -n research -l app=training --once`,

@@ -6,18 +6,16 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"xsched/internal/control"
 	"xsched/internal/kube/fleetview"
+	"xsched/internal/kube/view"
 	"xsched/internal/screen"
 	"xsched/internal/top"
 )
@@ -128,12 +126,8 @@ without problems, else 1. Problems are those of ` + "`xsched status`" + `.`,
 
 func statusOf(ctx context.Context, d *fleetview.Daemons, targets []fleetview.Target) []nodeStatus {
 	all := make([]nodeStatus, len(targets))
-	d.Ask(ctx, targets, func(i int, answer []byte, err error) {
+	d.Ask(ctx, targets, view.StatusPath, func(i int, answer []byte, err error) {
 		all[i] = nodeStatus{Node: targets[i].Node}
-		var command *fleetview.CommandError
-		if errors.As(err, &command) && json.Valid(answer) {
-			err = nil // the exit code tells that there are problems
-		}
 		if err == nil {
 			all[i].Status = answer
 			err = json.Unmarshal(answer, &all[i].parsed)
@@ -141,7 +135,7 @@ func statusOf(ctx context.Context, d *fleetview.Daemons, targets []fleetview.Tar
 		if err != nil {
 			all[i].Status, all[i].Error = nil, strings.Join(strings.Fields(err.Error()), " ")
 		}
-	}, "status", "--json")
+	})
 	return all
 }
 
@@ -190,63 +184,4 @@ func writeStatus(w io.Writer, all []nodeStatus, width int) {
 	for _, line := range problems.Lines() {
 		fmt.Fprintf(w, "problem: %s\n", screen.Clean(line))
 	}
-}
-
-func (a *app) logsCommand() *cobra.Command {
-	var f fleetFlags
-	var follow bool
-	var since string
-	var kinds []string
-	c := &cobra.Command{
-		Use:   "logs NODE",
-		Short: "Show what happened on a node: preemptions, changes, faults",
-		Long: `Show the journal of a node's daemon, as ` + "`xsched logs`" + ` does there. The daemon's own log
-is in ` + "`kubectl -n xsched-system logs`" + `.`,
-		Example: `  kubectl xsched logs gpu-7
-  kubectl xsched logs gpu-7 --follow --kind preemption`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			d, err := f.daemons()
-			if err != nil {
-				return err
-			}
-			targets, err := d.Targets(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if p := targets[0].Problem; p != "" {
-				return fmt.Errorf("node %s does not answer: %s", args[0], p)
-			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer stop()
-			err = d.Exec(ctx, targets[0].Pod, a.stdout, logsArguments(follow, since, kinds, f.asJSON)...)
-			if ctx.Err() != nil {
-				return nil // ended by the user
-			}
-			return err
-		},
-	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "print new entries until interrupted")
-	c.Flags().StringVar(&since, "since", "", "only entries after `TIME`: a duration such as 10m, or a date")
-	c.Flags().StringSliceVar(&kinds, "kind", nil, "only entries of `KIND`: see `xsched logs --help`")
-	c.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	f.connection(c)
-	return c
-}
-
-func logsArguments(follow bool, since string, kinds []string, asJSON bool) []string {
-	args := []string{"logs"}
-	if follow {
-		args = append(args, "--follow")
-	}
-	if since != "" {
-		args = append(args, "--since="+since)
-	}
-	if len(kinds) > 0 {
-		args = append(args, "--kind="+strings.Join(kinds, ","))
-	}
-	if asJSON {
-		args = append(args, "--json")
-	}
-	return args
 }

@@ -4,13 +4,22 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"xsched/internal/control"
+	"xsched/internal/kube/cluster"
 	"xsched/internal/kube/fleetview"
 	"xsched/internal/top"
 )
@@ -122,9 +131,51 @@ func TestFleetStatus(t *testing.T) {
 	}
 }
 
-func TestLogsArguments(t *testing.T) {
-	if got := logsArguments(true, "10m", []string{"fault", "change"}, true); strings.Join(got, " ") != "logs --follow --since=10m --kind=fault,change --json" {
-		t.Errorf("arguments %q", got)
+// TestJournal follows a journal whose stream ends: another one continues after the last entry.
+func TestJournal(t *testing.T) {
+	asked := 0
+	views := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		switch got := r.URL.Query().Encode(); asked {
+		case 1:
+			if got != "follow=true&kind=fault&since_ns=0" {
+				t.Errorf("first request %q", got)
+			}
+			_, _ = io.WriteString(w, `{"time_ns":41,"kind":"fault","text":"a \u001b[31mred\u202e text"}`+"\n")
+		case 2:
+			if got != "follow=true&kind=fault&max=2048&since_ns=42" {
+				t.Errorf("second request %q", got)
+			}
+			_, _ = io.WriteString(w, `{"error":"not allowed any more"}`+"\n")
+		}
+	}))
+	defer views.Close()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"t"}}`)
+	}))
+	defer api.Close()
+	client, err := cluster.Connect(&rest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &fleetview.Daemons{Client: client, Namespace: "xsched-system", Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", views.Listener.Addr().String())
+	}}
+	var out bytes.Buffer
+	a := &app{stdout: &out}
+	err = a.journal(t.Context(), d, "p", url.Values{"follow": {"true"}, "kind": {"fault"}, "since_ns": {"0"}}, false)
+	if err == nil || err.Error() != "not allowed any more" {
+		t.Errorf("error %v", err)
+	}
+	if text := out.String(); !strings.Contains(text, "fault") || !strings.Contains(text, "text") || strings.ContainsAny(text, "\x1b\u202e") {
+		t.Errorf("printed %q", text)
+	}
+	for text, want := range map[string]int64{"": 0, "10m": 400, "1970-01-01T00:00:01Z": 1, "yesterday": -1} {
+		got, err := parseSince(text, time.Unix(1000, 0).UTC())
+		if (err != nil) != (want < 0) || err == nil && got != want*int64(time.Second) {
+			t.Errorf("since %q: %d, %v", text, got, err)
+		}
 	}
 }
 

@@ -33,8 +33,8 @@ func (f *groupFlags) register(c *cobra.Command) {
 	c.Flags().StringVarP(&f.namespace, "namespace", "n", "default", "`NAMESPACE` of the group's pods")
 }
 
-// gangsAPI returns a client with a limit of its own: neither do many groups delay claims, nor claims a hold.
-func gangsAPI(config *rest.Config) (kubernetes.Interface, error) {
+// ownAPI returns a client with a limit of its own: neither do many groups or viewers delay claims, nor claims a hold.
+func ownAPI(config *rest.Config) (kubernetes.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.RateLimiter, config.QPS, config.Burst = nil, 20, 40
 	return cluster.Connect(config)
@@ -45,7 +45,7 @@ func startGangs(ctx context.Context, f nodeFlags, config *rest.Config, daemon ga
 	if f.gangs.Threshold <= 0 {
 		return func() {}, nil
 	}
-	api, err := gangsAPI(config)
+	api, err := ownAPI(config)
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func TestSuspendCommand(t *testing.T) {
 // TestGangsAPI checks that gangs have a limit of requests of their own.
 func TestGangsAPI(t *testing.T) {
 	config := &rest.Config{Host: "http://127.0.0.1:1", QPS: 50, Burst: 100}
-	api, err := gangsAPI(config)
+	api, err := ownAPI(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,7 @@ type nodeFlags struct {
 	o                                node.Options
 	nri                              nri.Options
 	gangs                            gangs.Options
+	viewPort                         int
 }
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -71,6 +72,7 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().StringVar(&f.memory, "memory", "", "memory of GPUs whose driver does not report it, such as 80Gi (default: not published)")
 	c.Flags().IntVar(&f.o.Tenants, "tenants", node.DefaultTenants, "most claims of one GPU")
 	c.Flags().DurationVar(&f.gangs.Threshold, "gang-after", 250*time.Millisecond, "hold a group on all nodes after one of its pods is kept from running for `T`; 0: never")
+	c.Flags().IntVar(&f.viewPort, "view-port", 0, "show the tenants to viewers on this `PORT` of the loopback interface; 0: to nobody")
 	c.Flags().DurationVar(&f.o.Every, "every", 5*time.Second, "period at which the daemon's GPUs are read")
 	return c
 }
@@ -82,7 +84,8 @@ func kubeletFlag(c *cobra.Command, dir *string) {
 // pluginFolder is the plugin's own folder.
 func pluginFolder(kubelet string) string { return filepath.Join(kubelet, "plugins", cluster.Driver) }
 
-func (a *app) node(ctx context.Context, f nodeFlags) error {
+// check reports flags that can't be used.
+func (f *nodeFlags) check() error {
 	if f.o.Name == "" {
 		return errors.New("the name of this node is not known; give --node-name or set NODE_NAME")
 	}
@@ -92,11 +95,21 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	if f.o.Tenants < 1 {
 		return fmt.Errorf("--tenants %d is not possible; use 1 or more", f.o.Tenants)
 	}
+	if f.viewPort < 0 || f.viewPort > 65535 {
+		return fmt.Errorf("--view-port %d is not possible; use %d", f.viewPort, cluster.ViewPort)
+	}
 	if f.memory != "" {
 		var err error
 		if f.o.Memory, err = resource.ParseQuantity(f.memory); err != nil || f.o.Memory.Sign() <= 0 {
 			return fmt.Errorf("--memory %q is not a quantity; use for example 80Gi", f.memory)
 		}
+	}
+	return nil
+}
+
+func (a *app) node(ctx context.Context, f nodeFlags) error {
+	if err := f.check(); err != nil {
+		return err
 	}
 	if f.dir == "" {
 		f.dir = control.DefaultDir(os.Getuid(), os.Getenv)
@@ -122,6 +135,11 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 		return err
 	}
 	defer stopGangs()
+	stopView, err := startView(ctx, f, config, daemon)
+	if err != nil {
+		return err
+	}
+	defer stopView()
 	n, err := node.New(ctx, f.o, daemon, api)
 	if err != nil {
 		return err

@@ -22,6 +22,21 @@ const (
 	GroupLabel         = "xsched.dev/group"
 )
 
+// Names of the view: what the node plugins show to viewers.
+const (
+	// ViewAccount is the service account of viewers, in the namespace of the release. Whoever may create its
+	// tokens may view.
+	ViewAccount = "xsched-viewer"
+	// ViewAudience is the audience of such a token: the API server itself refuses it.
+	ViewAudience = "view.xsched.dev"
+	// ViewGroup and ViewResource are what a viewer needs the verb get for, by the name of the node. The API
+	// server has no such resource; it only answers who may get it.
+	ViewGroup    = "xsched.dev"
+	ViewResource = "nodeviews"
+	// ViewPort is on the loopback interface of the node plugin's pod.
+	ViewPort = 9401
+)
+
 // NamespaceVariable names the namespace of the release where it is not the usual one. The chart sets it.
 const NamespaceVariable = "XSCHED_NAMESPACE"
 

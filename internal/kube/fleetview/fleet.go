@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fleetview shows the tenants of all nodes of a cluster in one view. Fleet is the state: it is
-// merged and filtered without a cluster. Daemons reaches the daemons by exec in their pods, through the
-// API server, so that nodes open no port.
+// merged and filtered without a cluster. Daemons asks the views of the nodes (package view) through the API
+// server, so that nodes open no port.
 package fleetview
 
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
 
 	"xsched/internal/control"
+	"xsched/internal/kube/view"
 	"xsched/internal/top"
 )
 
@@ -147,16 +149,22 @@ func session(node string, pid int, session uint64) uint64 {
 	return h.Sum64()
 }
 
-// maxLine bounds one line that a daemon prints.
+// maxLine bounds one line of an answer.
 const maxLine = 16 << 20
 
-// parse reads a snapshot that `xsched top --json` printed.
+// parse reads a snapshot, or why a stream has none.
 func parse(line []byte) (*top.Snapshot, error) {
-	var s top.Snapshot
-	if err := json.Unmarshal(line, &s); err != nil {
-		return nil, fmt.Errorf("the daemon's answer is unreadable: %w; update kubectl xsched", err)
+	var s struct {
+		top.Snapshot
+		view.Failure
 	}
-	return &s, nil
+	if err := json.Unmarshal(line, &s); err != nil {
+		return nil, fmt.Errorf("the node's answer is unreadable: %w; update kubectl xsched", err)
+	}
+	if s.Error != "" {
+		return nil, errors.New(s.Error)
+	}
+	return &s.Snapshot, nil
 }
 
 func sortNodes(nodes []Node) {

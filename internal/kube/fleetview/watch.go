@@ -3,15 +3,15 @@
 package fleetview
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
-	"io"
+	"net/url"
 	"sync"
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/kube/view"
 	"xsched/internal/top"
 )
 
@@ -142,30 +142,22 @@ func (w *Watch) stream(ctx context.Context, s *stream, slots chan struct{}) {
 		slow := time.AfterFunc(opening, opened)
 		streaming, cancel := context.WithCancelCause(ctx)
 		silent := w.Daemons.whenSilent(cancel)
-		r, out := io.Pipe()
-		go func() {
-			err := w.Daemons.Exec(streaming, s.node.Pod, out, "top", "--json", "--interval", w.Interval.String())
-			switch {
-			case err == nil:
-				err = errors.New("the daemon ended the stream")
-			case streaming.Err() != nil:
-				err = context.Cause(streaming)
-			}
-			_ = out.CloseWithError(err)
-		}()
-		err := w.read(s, r, func() {
+		err := w.read(streaming, s, func() {
 			silent.Reset(w.Daemons.patience() + w.Interval)
 			opened()
 		})
-		_ = r.Close()
 		slow.Stop()
 		silent.Stop()
 		cancel(nil)
 		opened()
-		w.set(s, nil, err)
+		pause := w.Interval // a stream has a longest time
+		if err != nil {
+			w.set(s, nil, err)
+			pause = cmp.Or(w.Retry, 2*time.Second)
+		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(cmp.Or(w.Retry, 2*time.Second)):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -179,7 +171,7 @@ func (w *Watch) askAgain(ctx context.Context, s *stream, slots chan struct{}) {
 			return
 		}
 		var snapshot *top.Snapshot
-		answer, err := w.Daemons.ask(ctx, s.node.Pod, "top", "--once", "--json")
+		answer, err := w.Daemons.ask(ctx, s.node.Pod, view.SnapshotPath)
 		<-slots
 		if err == nil {
 			snapshot, err = parse(answer)
@@ -196,18 +188,29 @@ func (w *Watch) askAgain(ctx context.Context, s *stream, slots chan struct{}) {
 	}
 }
 
-func (w *Watch) read(s *stream, r io.Reader, each func()) error {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		each()
-		snapshot, err := parse(lines.Bytes())
-		if err != nil {
+// read follows the stream of a node. It returns without an error if the node ended it after a snapshot.
+func (w *Watch) read(ctx context.Context, s *stream, each func()) error {
+	body, err := w.Daemons.Get(ctx, s.node.Pod, view.SnapshotPath, url.Values{"interval": {w.Interval.String()}})
+	some := false
+	if err == nil {
+		defer func() { _ = body.Close() }()
+		err = eachLine(body, func(line []byte) error {
+			each()
+			snapshot, err := parse(line)
+			if err == nil {
+				some = true
+				w.set(s, snapshot, nil)
+			}
 			return err
+		})
+		if err == nil && !some {
+			err = errors.New("the node ended the stream")
 		}
-		w.set(s, snapshot, nil)
 	}
-	return lines.Err()
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return err
 }
 
 func (w *Watch) set(s *stream, snapshot *top.Snapshot, err error) {
@@ -244,7 +247,7 @@ func (w *Watch) Fetch(context.Context) (top.Snapshot, error) {
 }
 
 // errReadOnly: PIDs repeat among nodes, and a view of many nodes is no place to steer one program.
-var errReadOnly = errors.New("this view only shows; use `kubectl exec` in the daemon's pod of the node")
+var errReadOnly = errors.New("this view only shows; whoever is root on the node can run `xsched` there")
 
 // Policies refuses: nodes may differ.
 func (*Watch) Policies(context.Context) (control.PolicyReply, error) {
