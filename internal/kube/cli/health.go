@@ -22,7 +22,7 @@ const healthTimeout = 3 * time.Second
 // healthCommand is for probes.
 func (a *app) healthCommand() *cobra.Command {
 	var kubelet string
-	var asJSON bool
+	var asJSON, ready bool
 	c := &cobra.Command{
 		Use:   "health",
 		Short: "Check that every part of the node plugin works (for probes)",
@@ -31,8 +31,12 @@ restart mends, such as one that waits for the API server, follow in lines of the
 own.
 
 The exit code is 0 while all vital parts work. It is 1 if a vital part is dead or
-the plugin does not answer within 3 s: a restart helps. Use it as liveness and
-readiness probe. Run it as the plugin's user.`,
+the plugin does not answer within 3 s: a restart helps. Use it as liveness probe.
+Run it as the plugin's user.
+
+With --ready the exit code is 1 also if any other part is late: the daemon does
+not answer, the kubelet does not know the plugin, or the GPUs can't be published.
+Claims then can't be prepared. Use it as readiness probe.`,
 		Example: `  xsched-kube health
   xsched-kube health --json`,
 		Args: cobra.NoArgs,
@@ -43,16 +47,23 @@ readiness probe. Run it as the plugin's user.`,
 			if err != nil {
 				return fmt.Errorf("the node plugin does not answer: %w; restart it", err)
 			}
-			return a.showHealth(states, asJSON)
+			return a.showHealth(states, asJSON, ready)
 		},
 	}
 	kubeletFlag(c, &kubelet)
 	c.Flags().BoolVar(&asJSON, "json", false, "print all parts as JSON")
+	c.Flags().BoolVar(&ready, "ready", false, "check that claims can be prepared")
 	return c
 }
 
-func (a *app) showHealth(states []health.State, asJSON bool) error {
+func (a *app) showHealth(states []health.State, asJSON, ready bool) error {
 	dead := health.Dead(states)
+	remedy := "restart the node plugin"
+	for i := range states {
+		if s := &states[i]; ready && dead == "" && s.Late() {
+			dead, remedy = s.String(), "see the logs of the containers node and daemon"
+		}
+	}
 	if asJSON {
 		parts := make([]control.Part, 0, len(states))
 		for i := range states {
@@ -69,7 +80,7 @@ func (a *app) showHealth(states []health.State, asJSON bool) error {
 		}
 	}
 	if dead != "" {
-		return errors.New(dead + "; restart the node plugin")
+		return errors.New(dead + "; " + remedy)
 	}
 	if asJSON {
 		return nil

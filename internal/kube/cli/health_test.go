@@ -28,6 +28,8 @@ func TestHealthCommand(t *testing.T) {
 		{"waits for the API server", false, time.Hour, "", 0, "ok\nwaits for the API server: the last sign of life was 1h0m0s ago"},
 		{"reads of claims", true, time.Hour, "", exitFailure, "xsched-kube: reads of claims: the last sign of life was 1h0m0s ago"},
 		{"reads of claims", true, time.Hour, "--json", exitFailure, `"late": true`},
+		{"works", true, 0, "--ready", 0, "ok\n"},
+		{"answers of the daemon", false, time.Hour, "--ready", exitFailure, "xsched-kube: answers of the daemon: the last sign of life was 1h0m0s ago"},
 	} {
 		kubelet := t.TempDir()
 		if err := os.MkdirAll(pluginFolder(kubelet), 0o750); err != nil {

@@ -63,7 +63,7 @@ func TestWedgedPartsLookDead(t *testing.T) {
 			n := newNode(t, f, apiServer(t, http.NotFound))
 			n.daemon, n.options.Every = d, 5*time.Millisecond
 			n.options.Health = &health.Monitor{}
-			n.parts = newParts(n.options.Health, 500*time.Millisecond, 100*time.Millisecond)
+			n.parts = newParts(n.options.Health, 500*time.Millisecond, 100*time.Millisecond, time.Minute)
 			n.plugin.calls = n.parts.kubelet
 			to := &blocked{free: make(chan struct{}), calls: make(chan resourceslice.DriverResources, 1000)}
 			if c.name != "publication of GPUs" {

@@ -78,6 +78,7 @@ type Node struct {
 	tending tending
 	libs    libraries
 	parts   parts
+	report  reporter
 	// changed is called when the claims may have changed.
 	changed func()
 	wake    chan struct{} // has an element if the GPUs shall be published soon
@@ -97,9 +98,10 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 		o.Health = &health.Monitor{}
 	}
 	n := &Node{
-		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1), parts: newParts(o.Health, periodicLimit(o.Every), kubeletLimit),
+		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1), parts: newParts(o.Health, periodicLimit(o.Every), kubeletLimit, answerAge(o.Every)),
 		looks: looks{places: places{}, limit: answerLimit, spread: spread{most: o.Tenants}},
 	}
+	n.report = reporter{node: o.Name, events: func() Events { return n.plugin.events }}
 	n.store = &store{
 		file: filepath.Join(o.Data, "checkpoint.json"), specs: cdi.Dir{Path: o.CDI, Prefix: cluster.Driver + "-"},
 		surroundings: n.surroundings,
@@ -109,7 +111,7 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 		},
 	}
 	n.plugin = &plugin{
-		store: n.store, log: o.Log, calls: n.parts.kubelet, told: map[types.UID]string{},
+		store: n.store, report: &n.report, log: o.Log, calls: n.parts.kubelet, told: map[types.UID]string{},
 		changed: func() { n.changed(); n.lookSoon() }, stop: func(err error) { n.cancel(err) },
 	}
 	return n, n.store.open()
@@ -169,6 +171,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return fmt.Errorf("serve the kubelet: %w; check that %s and %s exist and are writable", err, n.options.Data, n.options.Registry)
 	}
 	defer helper.Stop()
+	n.watchRegistration(func() bool { s := helper.RegistrationStatus(); return s != nil && s.PluginRegistered })
 	n.watch(ctx, helper)
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause

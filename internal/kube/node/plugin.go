@@ -31,6 +31,7 @@ const reasonParameters = "BadGpuParameters"
 // plugin answers the kubelet.
 type plugin struct {
 	store  *store
+	report *reporter
 	events Events
 	log    *slog.Logger
 	calls  *health.Calls
@@ -63,6 +64,7 @@ func (p *plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	if err != nil {
 		p.log.Warn("claims not prepared", "claims", len(good), "err", err)
 	}
+	p.report.refused(len(good), err)
 	for uid, r := range good {
 		out[uid] = kubeletplugin.PrepareResult{Devices: results(uid, &r), Err: err}
 	}

@@ -116,8 +116,11 @@ func (n *Node) look(ctx context.Context, to publisher) {
 			n.options.Log.Info("the daemon answers", "version", version.Version)
 		}
 		l.failed, l.told = 0, false
+		n.parts.answers.beat()
 		if version.StartedNS != l.started || n.store.pending() {
-			if err := n.store.repair(ctx); err != nil {
+			err := n.store.repair(ctx)
+			n.report.refused(len(n.store.known()), err)
+			if err != nil {
 				n.options.Log.Warn("claims not restored; trying again", "err", err)
 			} else {
 				l.started = version.StartedNS
@@ -152,7 +155,11 @@ func (n *Node) publish(ctx context.Context, to publisher, devices []resourceapi.
 		n.options.Log.Error("publishing the GPUs failed", "err", err)
 		return
 	}
+	old := l.published
 	l.published, l.sent = devices, time.Now()
+	if !same && old != nil {
+		n.report.changes(old, devices, n.store.known())
+	}
 	if !same {
 		n.options.Log.Info("published the GPUs", "gpus", len(devices))
 	}
