@@ -58,7 +58,7 @@ func startFour(t *testing.T, c *Cluster) *host {
 		t.Fatal(err)
 	}
 	c.Apply(t, string(classes))
-	s := site{h, c}
+	s := site{h, c, gpusOfNode}
 	eventually(t, "four GPUs are published", func() bool { return len(s.devices()) == gpusOfNode })
 	return h
 }

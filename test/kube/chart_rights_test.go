@@ -172,10 +172,12 @@ func TestChartRoles(t *testing.T) {
 			"create,patch events", "create,patch events.k8s.io/events", "get namespaces", "get nodes", "get resource.k8s.io/resourceclaims",
 			"get,list,watch pods", "get,list,watch,create,update,patch,delete resource.k8s.io/resourceslices",
 		},
-		"cluster xsched-viewer":       {"get,list,watch pods"},
+		"cluster xsched-viewer":       {"list pods"},
+		"cluster xsched-nodeviews":    {"get xsched.dev/nodeviews"},
+		"cluster xsched-reviews":      {"create authentication.k8s.io/tokenreviews", "create authorization.k8s.io/subjectaccessreviews"},
 		"cluster xsched-uninstall":    {"list resource.k8s.io/resourceclaims", "list,delete resource.k8s.io/resourceslices"},
 		chartSpace + " xsched-node":   {"list,watch,create,update,delete coordination.k8s.io/leases"},
-		chartSpace + " xsched-viewer": {"get,create pods/exec", "get,list pods"},
+		chartSpace + " xsched-viewer": {"create serviceaccounts/token xsched-viewer", "get,create pods/portforward", "get,list pods"},
 		chartSpace + " xsched-uninstall": {
 			"create apps/daemonsets", "get configmaps xsched-uninstall", "get,delete apps/daemonsets xsched,xsched-cleanup", "list pods",
 			"list,delete coordination.k8s.io/leases",
@@ -183,6 +185,26 @@ func TestChartRoles(t *testing.T) {
 	}
 	if !maps.EqualFunc(got, want, slices.Equal[[]string]) {
 		t.Errorf("roles of the chart:\n%q\nwant\n%q", got, want)
+	}
+	// Exec is in a role of its own, which is not there unless somebody asks for it, and then nobody has it.
+	withRoot := chartObjects(t, "--set", "nodeRoot.create=true")
+	if n := len(of[*rbacv1.Role](withRoot)) - len(of[*rbacv1.Role](all)); n != 1 {
+		t.Errorf("nodeRoot.create adds %d roles", n)
+	}
+	for _, r := range of[*rbacv1.Role](withRoot) {
+		for _, rule := range r.Rules {
+			if r.Name != "xsched-node-root" && slices.Contains(rule.Resources, "pods/exec") {
+				t.Errorf("role %s allows exec", r.Name)
+			}
+		}
+	}
+	for _, b := range of[*rbacv1.RoleBinding](withRoot) {
+		if b.RoleRef.Name == "xsched-node-root" {
+			t.Errorf("the chart gives %s to %+v", b.RoleRef.Name, b.Subjects)
+		}
+	}
+	if off := helmMust(t, "template", "xsched", chart, "--set", "viewer.create=false"); strings.Contains(off, "--view-port") || strings.Contains(off, "tokenreviews") || strings.Contains(off, "xsched-viewer") {
+		t.Error("viewing is on without viewer.create")
 	}
 	// Nobody else than the chart's own accounts gets a role.
 	for _, b := range of[*rbacv1.ClusterRoleBinding](all) {
@@ -196,7 +218,9 @@ func TestChartRoles(t *testing.T) {
 // checkSubjects checks that a binding is for one service account of the chart.
 func checkSubjects(t *testing.T, binding string, subjects []rbacv1.Subject) {
 	t.Helper()
-	account := map[string]string{"xsched-node": "xsched", "xsched-uninstall": "xsched-uninstall"}[binding]
+	account := map[string]string{
+		"xsched-node": "xsched", "xsched-reviews": "xsched", "xsched-nodeviews": "xsched-viewer", "xsched-uninstall": "xsched-uninstall",
+	}[binding]
 	if want := (rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: chartSpace}); !slices.Equal(subjects, []rbacv1.Subject{want}) {
 		t.Errorf("binding %s is for %+v", binding, subjects)
 	}

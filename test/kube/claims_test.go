@@ -68,10 +68,10 @@ func unschedulable(pod *corev1.Pod) bool {
 	return false
 }
 
-// testShares claims more than the whole GPU, and more than its memory.
+// testShares claims more than the whole first GPU, and more than its memory.
 func testShares(t *testing.T, s site) {
 	ask := func(name, capacity string) {
-		s.c.Apply(t, claim(name, "batch", ", capacity: {requests: {"+capacity+"}}")+"---"+holderPod(name))
+		s.c.Apply(t, claim(name, "batch", firstGPU+", capacity: {requests: {"+capacity+"}}")+"---"+holderPod(name))
 	}
 	add := func(name string, share int) { ask(name, fmt.Sprintf(`share: "%d"`, share)) }
 	running := func(name string) {
@@ -186,16 +186,32 @@ func testDaemonHangs(t *testing.T, s site) {
 	if pid == 0 {
 		t.Fatal("no daemon runs")
 	}
+	restarts := s.restarts("node")
 	resume := func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // the kubelet may have replaced it
 	t.Cleanup(resume)
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the GPU has the taint", func() bool {
+	eventually(t, "the GPUs have the taint", func() bool {
 		all := s.devices()
-		return len(all) == 1 && slices.ContainsFunc(all[0].Taints, func(taint resourceapi.DeviceTaint) bool {
-			return taint.Key == node.TaintDaemonDown && taint.Effect == resourceapi.DeviceTaintEffectNoSchedule
+		return len(all) == s.gpus && !slices.ContainsFunc(all, func(d resourceapi.Device) bool {
+			return !slices.ContainsFunc(d.Taints, func(taint resourceapi.DeviceTaint) bool {
+				return taint.Key == node.TaintDaemonDown && taint.Effect == resourceapi.DeviceTaintEffectNoSchedule
+			})
 		})
+	})
+	eventually(t, "the node plugin is alive and not ready: claims can't be prepared", func() bool {
+		pod, _ := s.daemonPod()
+		for _, status := range s.c.WaitPod(t, chartSpace, pod, "exists", func(*corev1.Pod) bool { return true }).Status.ContainerStatuses {
+			if status.Name == "node" {
+				return !status.Ready && status.State.Running != nil && status.RestartCount == restarts
+			}
+		}
+		return false
+	})
+	eventually(t, "an event on the node", func() bool {
+		return strings.Contains(s.c.Kubectl(t, "get", "events", "--field-selector", "involvedObject.kind=Node,involvedObject.name="+NodeName+",reason=GpuTainted",
+			"-o", "jsonpath={.items[*].message}"), node.TaintDaemonDown)
 	})
 	s.c.Apply(t, claim("patient", "batch", "")+"---"+holderPod("patient"))
 	if pod := s.c.WaitPod(t, "default", "patient", "waits for a GPU without the taint", unschedulable); pod.Spec.NodeName != "" {
@@ -204,6 +220,19 @@ func testDaemonHangs(t *testing.T, s site) {
 	resume()
 	s.c.WaitPod(t, "default", "patient", "is ready", Running)
 	s.ready()
+}
+
+// restarts returns how often a container of the DaemonSet's pod was restarted.
+func (s site) restarts(container string) int32 {
+	s.t.Helper()
+	pod, _ := s.daemonPod()
+	for _, status := range s.c.WaitPod(s.t, chartSpace, pod, "exists", func(*corev1.Pod) bool { return true }).Status.ContainerStatuses {
+		if status.Name == container {
+			return status.RestartCount
+		}
+	}
+	s.t.Fatalf("pod %s has no container %s", pod, container)
+	return 0
 }
 
 // containsRunning reports whether a listing of tasks has a running one with this id.
@@ -225,9 +254,10 @@ func (s site) killPlugin(pid int) {
 	eventually(s.t, "another plugin runs", func() bool { now := findProcess("xsched-kube", "node"); return now != 0 && now != pid })
 }
 
-// testParallelClaims makes 200 claims at once, which the kubelet prepares in parallel for 10 pods.
+// testParallelClaims makes claims at once for pods with one claim per GPU: a GPU takes one more claim than the
+// emptiest one. The kubelet prepares the claims of a pod together.
 func testParallelClaims(t *testing.T, s site) {
-	const pods, claims = 10, 20
+	const pods, claims = 14, siteGPUs
 	var all strings.Builder
 	all.WriteString(`
 apiVersion: resource.k8s.io/v1

@@ -32,8 +32,15 @@ const (
 // site is a node on which the chart installed the daemon and the plugin, from the image of this tree.
 type site struct {
 	*host
-	c *Cluster
+	c    *Cluster
+	gpus int
 }
+
+// siteGPUs is how many GPUs the node of TestDaemonSet has.
+const siteGPUs = 2
+
+// firstGPU makes a request ask for the first GPU, where claims shall compete.
+const firstGPU = `, selectors: [{cel: {expression: "device.attributes['resource.kubernetes.io'].pciBusID == '0000:01:00.0'"}}]`
 
 // loadOwn brings the image of `make image` and that of a program to the node, once.
 var loadOwn = sync.OnceValue(func() error {
@@ -58,18 +65,18 @@ func nextRelease(version string) string {
 	return strings.TrimSuffix(version, filepath.Ext(version)) + ".99"
 }
 
-// install installs the chart on a node with one virtual GPU, which outlives the daemon as hardware does.
-func install(t *testing.T, c *Cluster) site {
+// install installs the chart on a node with virtual GPUs, which outlive the daemon as hardware does.
+func install(t *testing.T, c *Cluster, gpus int) site {
 	t.Helper()
-	h := startGPU(t)
+	h := startGPU(t, gpus)
 	if err := loadOwn(); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = c.TryKubectl("", "create", "namespace", chartSpace) // may be there, from another test
 	c.Apply(t, metricsSecret)
-	helmMust(t, append([]string{"install", "xsched", chart}, settings...)...)
+	helmMust(t, append([]string{"install", "xsched", chart, "--set", fmt.Sprintf("virtual.devices=%d", gpus)}, settings...)...)
 	t.Cleanup(func() { keepLogs(c) })
-	s := site{h, c}
+	s := site{h, c, gpus}
 	s.ready()
 	return s
 }
@@ -77,7 +84,7 @@ func install(t *testing.T, c *Cluster) site {
 // settings of the chart on the test's node. The shorter period only saves time. The classes of labels are those
 // without a setting.
 var settings = []string{
-	"--set", "virtual.enabled=true,virtual.devices=1,node.memory=80Gi,node.extraArgs={--every=2s}", "--set", metricsSettings,
+	"--set", "virtual.enabled=true,node.memory=80Gi,node.extraArgs={--every=2s}", "--set", metricsSettings,
 	"--set-json", `nri.classes={"latency":{"priority":10,"namespaceSelector":{"matchLabels":{"xsched.dev/allow-latency":"true"}}},"batch":{"priority":-10,"namespaceSelector":{}}}`,
 }
 
@@ -90,15 +97,18 @@ func (s site) in(t *testing.T) site {
 	})
 	h := *s.host
 	h.t = t
-	return site{&h, s.c}
+	return site{&h, s.c, s.gpus}
 }
 
-// ready waits until the DaemonSet runs and the scheduler knows the GPU.
+// ready waits until the DaemonSet runs and the scheduler knows the GPUs.
 func (s site) ready() {
 	s.t.Helper()
 	s.c.Kubectl(s.t, "-n", chartSpace, "rollout", "status", "daemonset/xsched", "--timeout="+soon.String())
 	s.answers()
-	eventually(s.t, "the GPU is published", func() bool { return len(s.devices()) == 1 && len(s.devices()[0].Taints) == 0 })
+	eventually(s.t, "the GPUs are published", func() bool {
+		all := s.devices()
+		return len(all) == s.gpus && !slices.ContainsFunc(all, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
+	})
 }
 
 // devices returns what the node has published.
@@ -200,8 +210,8 @@ const untilEnd = "trap exit TERM; while :; do sleep 1; done"
 func TestDaemonSet(t *testing.T) {
 	c := Start(t)
 	before := takeInventory(t, c)
-	s := install(t, c)
-	t.Run("Example", func(t *testing.T) { testExample(t, s.in(t)) })
+	s := install(t, c, siteGPUs)
+	t.Run("Rights", func(t *testing.T) { testRights(t, s.in(t)) })
 	t.Run("Shares", func(t *testing.T) { testShares(t, s.in(t)) })
 	t.Run("BadParameters", func(t *testing.T) { testBadParameters(t, s.in(t)) })
 	t.Run("PluginKilled", func(t *testing.T) { testPluginKilled(t, s.in(t)) })
@@ -212,6 +222,13 @@ func TestDaemonSet(t *testing.T) {
 	t.Run("Security", func(t *testing.T) { testSecurity(t, s.in(t)) })
 	t.Run("Load", func(t *testing.T) { testLoad(t, s.in(t)) })
 	t.Run("Uninstall", func(t *testing.T) { testUninstall(t, s.in(t), before) })
+}
+
+// TestExample follows the first page of the documentation, on a node with one GPU as there.
+func TestExample(t *testing.T) {
+	s := install(t, Start(t), 1)
+	t.Cleanup(func() { helmMust(t, "uninstall", "xsched") })
+	testExample(t, s)
 }
 
 // findProcess returns a process with this program's name and first argument, or 0.

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,7 +60,7 @@ type host struct {
 // startHost starts the virtual GPU and the daemon, until the test ends.
 func startHost(t testing.TB) *host {
 	t.Helper()
-	h := startGPU(t)
+	h := startGPU(t, siteGPUs)
 	h.start("serve", "xsched", "serve", "--virtual", "--dir", daemonDir)
 	h.answers()
 	return h
@@ -74,8 +75,8 @@ func (h *host) answers() {
 	})
 }
 
-// startGPU starts the virtual GPU of the node, which ends with the test.
-func startGPU(t testing.TB) *host {
+// startGPU starts the virtual GPUs of the node, which end with the test.
+func startGPU(t testing.TB, count int) *host {
 	t.Helper()
 	if err := loadTenant(); err != nil {
 		t.Fatal(err)
@@ -85,7 +86,7 @@ func startGPU(t testing.TB) *host {
 	if err := os.MkdirAll(daemonDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h.start("vgpu", "xsched", "vgpu", "--socket", filepath.Join(daemonDir, "vgpu.sock"), "--devices", "1")
+	h.start("vgpu", "xsched", "vgpu", "--socket", filepath.Join(daemonDir, "vgpu.sock"), "--devices", fmt.Sprint(count))
 	eventually(t, "the virtual GPU answers", func() bool {
 		var err error
 		h.gpu, err = vdevice.Dial(filepath.Join(daemonDir, "vgpu.sock"))

@@ -34,7 +34,7 @@ type measured struct {
 	rate    float64
 }
 
-// testLoad runs a latency and a batch pod on the one GPU: natively, then with claims. The pods with claims
+// testLoad runs a latency and a batch pod on the first GPU: natively, then with claims. The pods with claims
 // run on while the parts of the node and XSched restart. At last each pod checks its results.
 func testLoad(t *testing.T, s site) {
 	native := []string{"native-latency", "native-batch"}
@@ -47,7 +47,7 @@ func testLoad(t *testing.T, s site) {
 		tenant{t, s.c, name}.finish() // a program that XSched doesn't manage costs the others their timeslices
 	}
 	for kind := range kernels {
-		s.c.Apply(t, claim(kind, kind, "")+"---"+programPod(kind, kernels[kind]))
+		s.c.Apply(t, claim(kind, kind, firstGPU)+"---"+programPod(kind, kernels[kind]))
 	}
 	_, with := measure(t, s, "latency", "batch")
 	t.Logf("requests of the latency pod, P50 and P99: alone %v, natively %v, with XSched %v", alone.request, before.request, with.request)
@@ -227,7 +227,7 @@ func testUpgrade(t *testing.T, l load) {
 	if !strings.HasPrefix(before.Version, version) {
 		t.Fatalf("the daemon has version %s, not %s", before.Version, version)
 	}
-	helmMust(t, append([]string{"upgrade", "xsched", chart, "--set", "image.tag=" + next}, settings...)...)
+	helmMust(t, append([]string{"upgrade", "xsched", chart, "--set", fmt.Sprintf("image.tag=%s,virtual.devices=%d", next, l.gpus)}, settings...)...)
 	l.ready()
 	if after := l.version(); after.StartedNS == before.StartedNS || !strings.HasPrefix(after.Version, next) {
 		t.Errorf("the upgrade to %s left the daemon of version %s", next, after.Version)

@@ -16,7 +16,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // folder holds what tools/kube built.
@@ -116,9 +119,20 @@ var users = [][3]string{
 	{"scheduler", "system:kube-scheduler", ""},
 	{"node", "system:node:" + NodeName, "system:nodes"},
 	{"viewer", "viewer", ""}, // has no right at first
+	{"nobody", "nobody", ""}, // never has one
 }
 
 func userConfig(name string) string { return path("pki", name+".json") }
+
+// userToken returns the token of a user.
+func userToken(t testing.TB, name string) string {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", userConfig(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.BearerToken
+}
 
 // writeKeys writes the key for service accounts, and a token and configuration for each user.
 func writeKeys() error {

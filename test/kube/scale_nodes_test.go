@@ -29,8 +29,8 @@ const (
 	simulatedPort  = 10350                  // of kwok as the kubelet of all these nodes
 )
 
-// kwokConfig makes kwok play nodes that are ready, the pods of the DaemonSet, which run, and exec in them:
-// as a process of this machine, against the one daemon that runs here.
+// kwokConfig makes kwok play nodes that are ready, the pods of the DaemonSet, which run, and the ports of their
+// views, which lead to one on this machine.
 const kwokConfig = `
 kind: Stage
 apiVersion: kwok.x-k8s.io/v1alpha1
@@ -77,11 +77,11 @@ spec:
     - {key: .metadata.deletionTimestamp, operator: Exists}
   next: {delete: true}
 ---
-kind: ClusterExec
+kind: ClusterPortForward
 apiVersion: kwok.x-k8s.io/v1alpha1
 metadata: {name: on-this-machine}
 spec:
-  execs: [{local: {envs: [{name: XSCHED_DIR, value: ` + daemonDir + `}]}}]
+  forwards: [{ports: [9401], target: {address: 127.0.0.1, port: 9401}}]
 `
 
 // startKwok starts the kubelets' stand-in until the test ends.

@@ -6,14 +6,23 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"xsched/internal/control"
+	daemonclient "xsched/internal/control/client"
+	"xsched/internal/kube/cluster"
+	"xsched/internal/kube/view"
 )
 
 // fleetTop is what `kubectl xsched top --once --json` prints.
@@ -24,7 +33,7 @@ type fleetTop struct {
 	}
 }
 
-// viewFleet asks all nodes by `kubectl xsched`. Each pod of the DaemonSet answers by a real xsched, which asks
+// viewFleet asks all nodes by `kubectl xsched`. Each pod of the DaemonSet answers by a view of its own, which asks
 // the one real daemon of this machine. Then a node dies.
 func viewFleet(t *testing.T, f *figures, client kubernetes.Interface, nodes int) {
 	t.Helper()
@@ -46,6 +55,7 @@ func viewFleet(t *testing.T, f *figures, client kubernetes.Interface, nodes int)
 		_, err := f.run("/usr/bin/xsched", "policy", "--dir", daemonDir)
 		return err == nil
 	})
+	serveViews(t, client)
 	f.Commands = nil
 	ask := func(timeout string, args ...string) (string, error) {
 		return f.run("/usr/bin/kubectl-xsched", append(args, "--timeout", timeout, "--kubeconfig", userConfig("admin"))...)
@@ -82,6 +92,22 @@ func viewFleet(t *testing.T, f *figures, client kubernetes.Interface, nodes int)
 		t.Errorf("kubectl xsched top, dead node %s: %q", dead, why)
 	}
 	t.Logf("kubectl xsched top with a dead node: %d of %d nodes answer", nodes-len(top.silent()), nodes)
+}
+
+// serveViews answers each connection as the view of another node: with reviews and limits of its own.
+func serveViews(t testing.TB, client kubernetes.Interface) {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", fmt.Sprint(cluster.ViewPort)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := daemonclient.New(filepath.Join(daemonDir, control.ControlSocket))
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		view.New(NodeName, "", daemon, client, slog.New(slog.DiscardHandler)).ServeHTTP(w, r)
+	})}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close(); <-ended })
 }
 
 func readTop(t testing.TB, text string, nodes int) (top fleetTop) {

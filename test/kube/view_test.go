@@ -174,12 +174,6 @@ func testViewer(t *testing.T, l load) {
 	l.c.Kubectl(t, "create", "clusterrolebinding", "xsched-viewer", "--clusterrole=xsched-viewer", "--user=viewer")
 	t.Cleanup(func() { l.c.Kubectl(t, "delete", "clusterrolebinding", "xsched-viewer") })
 	eventually(t, "the roles are in force", func() bool { _, err := try("list"); return err == nil })
-	for _, right := range []string{"get secrets", "create pods", "delete pods", "create pods/exec", "get nodes", "list resourceclaims"} {
-		if text, err := l.c.TryKubectl("", append([]string{"auth", "can-i", "--all-namespaces", "--kubeconfig", userConfig("viewer")}, strings.Fields(right)...)...); err == nil {
-			t.Errorf("a viewer may %s: %s", right, text)
-		}
-	}
-
 	before := l.process("default", "batch")
 	if before == nil {
 		t.Fatal("the daemon has no program of the batch pod")
