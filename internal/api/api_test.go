@@ -64,6 +64,8 @@ func (f *fake) Stats(ctx context.Context, _ control.Caller) (control.Stats, erro
 	return control.Stats{Sessions: 5}, f.err
 }
 
+func (f *fake) Parts() []control.Part { return nil }
+
 func (f *fake) History(_ context.Context, _ control.Caller, r control.HistoryRequest) (control.History, error) {
 	return control.History{FromNS: int64(r.Seconds), Devices: []control.DeviceHistory{{Device: r.Device}}}, f.err
 }

@@ -119,6 +119,8 @@ func (a *anything) Stats(c context.Context, d control.Caller) (control.Stats, er
 	return a.world.Stats(c, d)
 }
 
+func (a *anything) Parts() []control.Part { return a.world.Parts() }
+
 func (a *anything) History(c context.Context, d control.Caller, r control.HistoryRequest) (control.History, error) {
 	return a.fake.History(c, d, r)
 }

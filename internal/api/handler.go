@@ -27,7 +27,7 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 	}
 	mux.HandleFunc("GET "+control.Prefix+openAPIPath, h.known(serveOpenAPI))
 	mux.HandleFunc("GET "+control.Prefix+eventsPath, h.onHost(events.serve))
-	mux.HandleFunc("GET /healthz", healthz(c))
+	mux.HandleFunc("GET /healthz", healthz(c.Parts))
 	mux.HandleFunc("GET /metrics", h.onHost(metricsHandler(c)))
 	(&xsched{handler: h, control: c}).register(mux)
 

@@ -50,6 +50,8 @@ type world struct {
 	mu     sync.Mutex
 	list   control.List
 	stats  control.Stats
+	// statsRead counts the calls of Stats.
+	statsRead int
 	policy string
 	notes  []string
 	silent bool // the engine does not answer
@@ -135,7 +137,14 @@ func (w *world) Version(context.Context, control.Caller) (control.Version, error
 func (w *world) Stats(context.Context, control.Caller) (control.Stats, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.statsRead++
 	return w.stats, nil
+}
+
+func (w *world) Parts() []control.Part {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats.Parts
 }
 
 func (w *world) Devices(context.Context, control.Caller) (control.Devices, error) {

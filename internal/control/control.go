@@ -78,6 +78,9 @@ type Control interface {
 	List(ctx context.Context, c Caller) (List, error)
 	Devices(ctx context.Context, c Caller) (Devices, error)
 	Stats(ctx context.Context, c Caller) (Stats, error)
+	// Parts returns the state of every part of the daemon. It waits for none of them, costs little and
+	// reveals nothing else, so it needs no caller.
+	Parts() []Part
 
 	// History and Journal tell what happened: who used each GPU, and who preempted or changed what.
 	History(ctx context.Context, c Caller, r HistoryRequest) (History, error)

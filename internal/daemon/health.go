@@ -63,8 +63,8 @@ func (d *Daemon) addParts() parts {
 	}
 }
 
-// parts returns the state of every part.
-func (d *Daemon) parts() []control.Part {
+// Parts implements control.Control.
+func (d *Daemon) Parts() []control.Part {
 	states, remedy := d.health.States(), remedies()
 	out := make([]control.Part, 0, len(states))
 	for i := range states {

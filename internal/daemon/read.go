@@ -258,7 +258,7 @@ func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, erro
 	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
 	now := clock.Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
-	st.Parts = d.parts()
+	st.Parts = d.Parts()
 	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
