@@ -42,8 +42,11 @@ type keeper struct {
 	saved     uint64                     // number of the last change in the file, or that failed
 	failed    bool                       // the last write; a further failure is not logged
 
-	wake chan struct{}
-	done chan struct{} // closed and replaced after each write
+	wake  chan struct{}
+	hurry chan struct{} // an operator waits for the file
+	done  chan struct{} // closed and replaced after each write
+
+	write func(state.Data) error // state.Save
 }
 
 type keptSetting struct {
@@ -52,8 +55,13 @@ type keptSetting struct {
 }
 
 const (
-	// savePause is the least time between two writes of the file.
-	savePause = 10 * time.Millisecond
+	// savePause is the least time between two writes of the file. Between two writes that no operator
+	// waits for, it is saveShare times the last write's duration as well: any user can change settings
+	// of its own programs without end, and each change writes the whole file. With the settings of 900
+	// programs, one write is 80 kB and takes 15 ms. A crash may lose this pause's changes of users.
+	savePause     = 10 * time.Millisecond
+	saveShare     = 20 // at most a twentieth of the time, as for scans of /proc
+	savePauseMost = 10 * time.Second
 	// saveAgain is the time until a failed write is repeated: a full disk gets room without a change of
 	// the settings. One attempt a second costs little next to the operator's own requests.
 	saveAgain = time.Second
@@ -69,7 +77,8 @@ const (
 func openKeeper(path string, log *slog.Logger) *keeper {
 	k := &keeper{
 		path: path, log: log, boot: identity.BootID(), settings: map[string]keptSetting{}, processes: map[int]state.Process{},
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), done: make(chan struct{}),
+		write: func(data state.Data) error { return state.Save(path, data) },
 	}
 	if path == "" {
 		return k
@@ -122,12 +131,11 @@ func (k *keeper) run(ctx context.Context, part *health.Part) {
 		case <-again:
 		}
 		part.Begin()
+		began := time.Now()
 		k.save()
 		part.End()
-		select {
-		case <-ctx.Done():
+		if !k.rest(ctx, time.Since(began)) {
 			return
-		case <-time.After(savePause):
 		}
 	}
 }
@@ -140,6 +148,22 @@ func hasEnded(p *state.Process) bool {
 		return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
 	}
 	return start != p.Start
+}
+
+// rest waits after a write of the given duration, until ctx ends.
+func (k *keeper) rest(ctx context.Context, took time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(savePause):
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-k.hurry:
+	case <-time.After(min(saveShare*took, savePauseMost) - savePause):
+	}
+	return true
 }
 
 func (k *keeper) hasFailed() bool {
@@ -173,7 +197,7 @@ func (k *keeper) save() {
 	slices.SortFunc(data.Processes, func(a, b state.Process) int { return a.PID - b.PID })
 	var err error
 	if k.path != "" {
-		err = state.Save(k.path, data)
+		err = k.write(data)
 		if granted {
 			err = errors.Join(err, state.SaveGrants(state.GrantsFile(k.path), state.Grants{Sources: grants}))
 		}
@@ -213,6 +237,10 @@ func (k *keeper) flush(ctx context.Context) {
 	k.mu.Lock()
 	want := k.changed
 	for k.path != "" && k.saved < want {
+		select {
+		case k.hurry <- struct{}{}:
+		default:
+		}
 		done := k.done
 		k.mu.Unlock()
 		select {

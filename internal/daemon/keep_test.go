@@ -13,6 +13,8 @@ import (
 
 	"xsched/internal/identity"
 	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/state"
 )
 
 // A user who sets hints for any number of processes leaves room for the operator's settings.
@@ -76,6 +78,43 @@ func TestKeeperRepeatsAFailedWrite(t *testing.T) {
 		time.Sleep(2 * saveAgain)
 		if _, err := os.Stat(file); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A user who changes hints without end makes the disk work for a twentieth of the time. An operator does
+// not wait for the pause.
+func TestSavesOfUsersArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const cost, during = 15 * time.Millisecond, 10 * time.Second
+		k := openKeeper(filepath.Join(t.TempDir(), "state.json"), slog.New(slog.DiscardHandler))
+		writes := 0
+		k.write = func(state.Data) error { writes++; time.Sleep(cost); return nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go k.run(ctx, nil)
+		start, err := identity.Started(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := func(n int, operator bool) {
+			who := loop.Identity{PID: os.Getpid(), User: identity.OnHost(1000), Program: &identity.Program{Start: start}}
+			k.keep(who, loop.Kept{Granted: model.Priority(1 + n%50)}, false, operator)
+		}
+		for n := range int(during / time.Millisecond) {
+			set(n, false)
+			if n%1000 == 999 {
+				began := time.Now()
+				set(100+n, true)
+				if k.flush(ctx); time.Since(began) > 2*cost+savePause {
+					t.Errorf("an operator waited %v", time.Since(began))
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		// Those that operators asked for come in addition.
+		if most := int(during/(saveShare*cost)) + 2*10 + 1; writes > most {
+			t.Errorf("%d writes in %v, want at most %d", writes, during, most)
 		}
 	})
 }
