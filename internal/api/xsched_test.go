@@ -47,14 +47,14 @@ func golden(t *testing.T, name, got string) {
 type world struct {
 	control.Control // nil: a method that is not overridden panics
 
-	mu     sync.Mutex
-	list   control.List
-	stats  control.Stats
+	mu    sync.Mutex
+	list  control.List
+	stats control.Stats
 	// statsRead counts the calls of Stats.
 	statsRead int
-	policy string
-	notes  []string
-	silent bool // the engine does not answer
+	policy    string
+	notes     []string
+	silent    bool // the engine does not answer
 }
 
 func newWorld() *world {
