@@ -150,7 +150,7 @@ func start(t *testing.T, f *fake) (*client.Client, context.CancelFunc, <-chan er
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, f, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- Serve(ctx, l, f, Options{Log: slog.New(slog.DiscardHandler)}) }()
 	client := client.New(socket)
 	t.Cleanup(func() {
 		client.Close()
@@ -334,7 +334,7 @@ func fillPlaces(t *testing.T, network, address string) (held []net.Conn) {
 
 // Handler serves c without a listener.
 func Handler(c control.Control, identify Identify) http.Handler {
-	return newMux(c, identify, newFeed(c))
+	return newMux(c, identify, newFeed(c), nil)
 }
 
 // refusing rejects every caller but root, as the daemon does.

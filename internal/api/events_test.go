@@ -336,7 +336,7 @@ func TestEventsOverTheServer(t *testing.T) {
 	}
 	events := newFeed(w)
 	events.period = time.Millisecond
-	server := newServer(newMux(w, as(0), events), events, discard())
+	server := newServer(newMux(w, as(0), events, nil), events, discard())
 	if server.ReadTimeout == 0 || server.WriteTimeout == 0 {
 		t.Errorf("timeouts %v and %v", server.ReadTimeout, server.WriteTimeout)
 	}

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 
+	"xsched/internal/budget"
 	"xsched/internal/control"
 )
 
@@ -19,7 +20,7 @@ type Identify func(*http.Request) (control.Caller, error)
 
 // newMux routes requests to c: the typed routes under control.Prefix with their OpenAPI document and
 // the event stream, upstream XSched's routes, /metrics and /healthz.
-func newMux(c control.Control, identify Identify, events *feed) http.Handler {
+func newMux(c control.Control, identify Identify, events *feed, b *budget.Budget) http.Handler {
 	mux := http.NewServeMux()
 	h := &handler{identify: identify}
 	for _, r := range routes() {
@@ -37,7 +38,7 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 			Remedy: "see " + control.Prefix + openAPIPath + " for the routes of this version",
 		})
 	})
-	return limits.reads.wrap(identify, mux)
+	return charged(b, identify, mux)
 }
 
 type handler struct{ identify Identify }

@@ -13,61 +13,52 @@ import (
 	"testing/synctest"
 	"time"
 
+	"xsched/internal/budget"
 	"xsched/internal/control"
 	"xsched/internal/identity"
 )
 
-// Sixty-four connections of one user read one after the other and rest between reads. Another user
-// and root are not delayed.
-func TestReadsArePaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
-		const cost, during = 10 * time.Millisecond, 10 * time.Second
-		read := func(user identity.User) (waited time.Duration, err error) {
-			asked := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
-			end, err := p.begin(ctx, user)
-			if err != nil {
-				return 0, err
+// Sixty-four connections of one user read and are refused without end. Another user and root are not
+// delayed, whatever the flood asks for.
+func TestRequestsAreCharged(t *testing.T) {
+	for _, path := range []string{"/healthz", control.Prefix + "/processes", control.Prefix + "/nothing"} {
+		synctest.Test(t, func(t *testing.T) {
+			const during = 10 * time.Second
+			b, w := budget.New(), newWorld()
+			ask := func(uid int) (waited time.Duration, code int) {
+				user := identity.OnHost(uid)
+				r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, &peer{Peer: identity.Peer{User: user}}), http.MethodGet, path, nil)
+				a, asked := httptest.NewRecorder(), time.Now()
+				newMux(w, as(uid), newFeed(w), b).ServeHTTP(a, r)
+				waited = time.Since(asked)
+				b.Charge(user, 10*time.Millisecond) // the clock of this test stands still while a request works
+				return waited, a.Code
 			}
-			waited = time.Since(asked)
-			time.Sleep(cost)
-			end()
-			return waited, nil
-		}
-		start := time.Now()
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		reads := 0
-		for range 64 {
-			wg.Go(func() {
-				for time.Since(start) < during {
-					if _, err := read(identity.OnHost(1000)); err == nil {
-						mu.Lock()
-						reads++
-						mu.Unlock()
+			var all sync.WaitGroup
+			var requests atomic.Int64
+			began := time.Now()
+			for range 64 {
+				all.Go(func() {
+					for time.Since(began) < during {
+						ask(1000)
+						requests.Add(1)
+						time.Sleep(time.Millisecond)
 					}
-				}
-			})
-		}
-		time.Sleep(time.Second)
-		for _, user := range []identity.User{identity.OnHost(1001), {}} {
-			if waited, err := read(user); err != nil || waited > 0 {
-				t.Errorf("%v waited %v: %v", user, waited, err)
+				})
 			}
-		}
-		wg.Wait()
-		if most := int(during/((1+pauseFactor)*cost)) + 65; reads > most || reads < most/3 {
-			t.Errorf("one user made %d reads, want about %d", reads, most)
-		}
-		time.Sleep(2 * longestRest)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if len(p.users) != 0 {
-			t.Errorf("%d users are remembered", len(p.users))
-		}
-	})
+			time.Sleep(during / 2)
+			for _, uid := range []int{1001, 0} {
+				if waited, code := ask(uid); waited > 0 || code >= 500 {
+					t.Errorf("%s: uid %d waited %v, status %d", path, uid, waited, code)
+				}
+			}
+			all.Wait()
+			// A tenth of a core, and what was allowed or under way at once.
+			if n := requests.Load(); n > 100+10+2*64 || n < 100 {
+				t.Errorf("%s: one user made %d requests of 10 ms in 10 s", path, n)
+			}
+		})
+	}
 }
 
 // readers counts how many lists are made at once.
@@ -88,9 +79,9 @@ func (r *readers) List(ctx context.Context, c control.Caller) (control.List, err
 	return r.world.List(ctx, c)
 }
 
-// A change by handle lists all queues, as a read does, so it is paced, too. The change itself is not.
-func TestReadsOfChangesArePaced(t *testing.T) {
-	const user = 4242 // of this test only: the pacer is shared, and its time is not
+// A change by handle lists all queues, as a read does, so it takes a turn, too. The change itself does not.
+func TestReadsOfChangesTakeTurns(t *testing.T) {
+	const user = 4242 // of this test only: the turns are shared
 	synctest.Test(t, func(t *testing.T) {
 		for path, body := range map[string]string{"/config/10000?level=0": "", "/config/10000?level=3": "", "/hint": `{"hint_type":1,"handle":65536,"priority":0}`} {
 			r := &readers{world: newWorld()}
@@ -111,6 +102,5 @@ func TestReadsOfChangesArePaced(t *testing.T) {
 				t.Errorf("%s: %d lists for one user at once", path, n)
 			}
 		}
-		time.Sleep(2 * longestRest) // the pacer forgets the user
 	})
 }

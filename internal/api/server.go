@@ -6,35 +6,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/budget"
 	"xsched/internal/control"
 	"xsched/internal/identity"
 	"xsched/internal/quarantine"
 )
 
-// Bounds on connections to a listener. Every user may connect to a root daemon; no user may use
-// up its file descriptors, and none may have more than are free, so that others find places.
-const (
-	maxConnections        = 256
-	maxConnectionsPerUser = 64
-)
+// Options configure a control socket.
+type Options struct {
+	Log    *slog.Logger   // gets clients' mistakes
+	Budget *budget.Budget // of the CPU time for each account; nil: no limits
+}
 
-// Serve offers a Control on a unix socket until ctx ends. Clients' mistakes go to log.
-func Serve(ctx context.Context, l net.Listener, c control.Control, log *slog.Logger) error {
-	if u, ok := l.(*net.UnixListener); ok {
-		l = quarantine.Listen(u) // a stranger can send descriptors to a unix socket
+// Serve offers a Control on a unix socket until ctx ends.
+func Serve(ctx context.Context, l net.Listener, c control.Control, o Options) error {
+	socket, ok := l.(*net.UnixListener)
+	if !ok {
+		return fmt.Errorf("serve control socket: %T is not a unix socket", l)
 	}
 	events := newFeed(c)
-	server := newServer(newMux(c, identifyPeer, events), events, log)
-	return serveUntil(ctx, server, newLimitListener(l, unixPeer), "control socket")
+	server := newServer(newMux(c, identifyPeer, events, o.Budget), events, o.Log)
+	// A stranger can send descriptors to a unix socket.
+	return serveUntil(ctx, server, newLimitListener(&unixDoor{Listener: quarantine.Listen(socket)}, o.Budget), "control socket")
 }
 
 // newServer returns a server with the limits that all listeners share.
@@ -80,7 +80,6 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 type peer struct {
 	identity.Peer       // PIDFD is -1 for TCP
 	local         bool  // on this machine
-	counted       bool  // by the listener
 	err           error // why the user is not known; User is Nobody then
 	// resolve completes the identity at the first request; nil: it is complete.
 	resolve func() (identity.Peer, error)
@@ -122,124 +121,4 @@ func identifyPeer(r *http.Request) (control.Caller, error) {
 		return control.Nobody, refuse("the peer's credentials are not known")
 	}
 	return p.caller()
-}
-
-// peerConn is a connection whose peer is counted, and known from the first Read on.
-type peerConn struct {
-	net.Conn
-	listener *limitListener
-	peer     peer
-
-	once  sync.Once
-	err   error // of the first Read: why the connection is refused
-	close sync.Once
-}
-
-// Read identifies the peer first, in the connection's own goroutine: that may take as long as the
-// machine has connections, and must not delay others.
-func (c *peerConn) Read(b []byte) (int, error) {
-	c.once.Do(func() { c.err = c.listener.admit(c) })
-	if c.err != nil {
-		return 0, io.EOF // the server then closes the connection without a reply
-	}
-	return c.Conn.Read(b)
-}
-
-// Close also releases the connection's place.
-func (c *peerConn) Close() error {
-	err := c.Conn.Close() // ends a Read that waits
-	c.close.Do(func() {
-		c.once.Do(func() { c.err = net.ErrClosed }) // it was never read, or the first Read has ended
-		c.listener.give(c)
-		c.peer.close()
-	})
-	return err
-}
-
-// limitListener accepts connections within the bounds, in all and by user.
-type limitListener struct {
-	net.Listener
-	// identify runs once, when the connection is new: it can't change hands later.
-	identify func(net.Conn) (peer, error)
-
-	mu      sync.Mutex
-	total   int
-	perUser map[identity.User]int // by identity.User.Account
-}
-
-func newLimitListener(l net.Listener, identify func(net.Conn) (peer, error)) *limitListener {
-	return &limitListener{Listener: l, identify: identify, perUser: map[identity.User]int{}}
-}
-
-// Accept returns the next connection within the bounds of all users; it closes others.
-func (l *limitListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		l.mu.Lock()
-		full := l.total >= maxConnections
-		if !full {
-			l.total++
-		}
-		l.mu.Unlock()
-		if !full {
-			return &peerConn{Conn: conn, listener: l}, nil
-		}
-		limits.connections.Add(1)
-		_ = conn.Close()
-	}
-}
-
-// errCrowded refuses a connection beyond the bounds of its user.
-var errCrowded = errors.New("too many connections of this user")
-
-// admit identifies the peer of a new connection and counts it.
-func (l *limitListener) admit(c *peerConn) error {
-	p, err := l.identify(c.Conn)
-	if err != nil {
-		limits.connections.Add(1)
-		return err
-	}
-	user := p.User.Account()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	free := maxConnections - l.total
-	if l.perUser[user] >= maxConnectionsPerUser || !user.Root() && l.perUser[user] > free {
-		limits.connections.Add(1)
-		p.close()
-		return errCrowded
-	}
-	l.perUser[user]++
-	c.peer = p
-	c.peer.counted = true
-	return nil
-}
-
-func (l *limitListener) give(c *peerConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total--
-	if !c.peer.counted {
-		return
-	}
-	user := c.peer.User.Account()
-	if l.perUser[user]--; l.perUser[user] == 0 {
-		delete(l.perUser, user)
-	}
-}
-
-// unixPeer identifies the process of a connection.
-func unixPeer(conn net.Conn) (peer, error) {
-	c, ok := conn.(*quarantine.Conn)
-	if !ok {
-		return peer{}, errors.New("not a unix socket")
-	}
-	p, err := identity.OfConn(c.UnixConn)
-	if err != nil {
-		return peer{}, err
-	}
-	c.Charge(p.User.Account().Key())
-	return peer{Peer: p, local: true}, nil
 }

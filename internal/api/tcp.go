@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"xsched/internal/budget"
 	"xsched/internal/control"
 	"xsched/internal/identity"
 )
@@ -30,8 +31,9 @@ type HTTPOptions struct {
 	// ViewTokenFile holds a token that only allows reading.
 	ViewTokenFile string
 	// Pages serves the dashboard at "/" and under "/assets/"; nil: none. Everybody may read it.
-	Pages http.Handler
-	Log   *slog.Logger
+	Pages  http.Handler
+	Log    *slog.Logger
+	Budget *budget.Budget // of the CPU time for each account; nil: no limits
 }
 
 // HTTPServer is a bound TCP listener.
@@ -40,6 +42,7 @@ type HTTPServer struct {
 	guard    *guard
 	pages    http.Handler
 	log      *slog.Logger
+	budget   *budget.Budget
 }
 
 // ListenHTTP binds the address.
@@ -99,7 +102,7 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &HTTPServer{listener: newLimitListener(l, tcpPeer), guard: g, pages: o.Pages, log: log}, nil
+	return &HTTPServer{listener: newLimitListener(tcpDoor{l}, o.Budget), guard: g, pages: o.Pages, log: log, budget: o.Budget}, nil
 }
 
 // resolve returns the addresses of a host; an empty host means all interfaces.
@@ -139,7 +142,7 @@ func (s *HTTPServer) Close() error { return s.listener.Close() }
 // Serve serves c until ctx ends.
 func (s *HTTPServer) Serve(ctx context.Context, c control.Control) error {
 	events := newFeed(c)
-	server := newServer(withPages(s.pages, s.guard.wrap(newMux(c, s.guard.identify, events))), events, s.log)
+	server := newServer(withPages(s.pages, s.guard.wrap(newMux(c, s.guard.identify, events, s.budget))), events, s.log)
 	return serveUntil(ctx, server, s.listener, "HTTP")
 }
 
@@ -156,12 +159,20 @@ func withPages(pages, next http.Handler) http.Handler {
 	return mux
 }
 
-// tcpPeer finds the user behind a loopback connection. Connections from other machines, and
+// tcpDoor is the door of a TCP port.
+type tcpDoor struct{ net.Listener }
+
+func (d tcpDoor) next(func(identity.User) bool) (c net.Conn, user identity.User, known bool, err error) {
+	c, err = d.Accept()
+	return c, user, false, err
+}
+
+// identify finds the user behind a loopback connection. Connections from other machines, and
 // those whose user is unknown, share the limits of one user.
 //
 // The kernel names the uid of a TCP connection, but not its process. A process in a container may
 // share the host's network, so the uid alone proves nothing. The first request looks for the process.
-func tcpPeer(conn net.Conn) (peer, error) {
+func (tcpDoor) identify(conn net.Conn) (peer, error) {
 	p := peer{Peer: identity.Peer{User: identity.Nobody, PIDFD: -1}}
 	local, localOK := conn.LocalAddr().(*net.TCPAddr)
 	remote, remoteOK := conn.RemoteAddr().(*net.TCPAddr)

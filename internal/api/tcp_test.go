@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/budget"
 	"xsched/internal/control"
 	"xsched/internal/control/upstream"
 	"xsched/internal/identity"
@@ -458,6 +459,21 @@ func TestForeignTokenFile(t *testing.T) {
 	}
 }
 
+// slowDoor identifies the first peer slowly.
+type slowDoor struct {
+	tcpDoor
+	first, slow chan struct{}
+}
+
+func (d slowDoor) identify(net.Conn) (peer, error) {
+	select {
+	case <-d.first:
+		<-d.slow
+	default:
+	}
+	return peer{Peer: identity.Peer{User: identity.OnHost(0), PIDFD: -1}}, nil
+}
+
 // TestSlowPeerDelaysNobody: the search for one client's identity does not delay the next client.
 func TestSlowPeerDelaysNobody(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -466,14 +482,7 @@ func TestSlowPeerDelaysNobody(t *testing.T) {
 	}
 	slow, first := make(chan struct{}), make(chan struct{}, 1)
 	first <- struct{}{}
-	limited := newLimitListener(l, func(net.Conn) (peer, error) {
-		select {
-		case <-first:
-			<-slow
-		default:
-		}
-		return peer{Peer: identity.Peer{User: identity.OnHost(0), PIDFD: -1}}, nil
-	})
+	limited := newLimitListener(slowDoor{tcpDoor{l}, first, slow}, budget.New())
 	server := &http.Server{Handler: http.NotFoundHandler()}
 	go func() { _ = server.Serve(limited) }()
 	t.Cleanup(func() { close(slow); _ = server.Close() })

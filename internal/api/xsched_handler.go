@@ -87,8 +87,8 @@ func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 	}
 }
 
-// list reads all queues. A change that reads is paced here, without the wait for its
-// effect; pacer.wrap has paced the others.
+// list reads all queues. A change that reads takes its turn here, without the wait for its effect;
+// charged has done so for the others.
 func (x *xsched) list(r xrequest) (control.List, error) {
 	if r.Method != http.MethodGet {
 		end, err := limits.reads.begin(r, r.caller.User)

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/api"
+	"xsched/internal/budget"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
@@ -104,7 +105,8 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	if running, err := client.New(filepath.Join(o.Dir, control.ControlSocket)).Version(ctx); err == nil {
 		return alreadyRuns(o.Dir, running.PID)
 	}
-	http, err := web.listen(o.Log)
+	o.Budget = budget.New()
+	http, err := web.listen(o)
 	if err != nil {
 		return err
 	}
@@ -144,7 +146,9 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	served := make(chan error, 1)
 	go func() {
 		defer cancel()
-		served <- http.serveBeside(ctx, d.Control(), func(ctx context.Context) error { return serveSockets(ctx, d.Control(), o.Log, l, tenants) })
+		served <- http.serveBeside(ctx, d.Control(), func(ctx context.Context) error {
+			return serveSockets(ctx, d.Control(), api.Options{Log: o.Log, Budget: o.Budget}, l, tenants)
+		})
 	}()
 	if ready != nil {
 		ready(d)
@@ -209,14 +213,14 @@ func (a *app) logDrivers(ctx context.Context, log *slog.Logger) {
 }
 
 // serveSockets serves the control interface on several sockets, until one fails or ctx ends.
-func serveSockets(ctx context.Context, d control.Control, log *slog.Logger, listeners ...net.Listener) error {
+func serveSockets(ctx context.Context, d control.Control, o api.Options, listeners ...net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() {
 			defer cancel()
-			ended <- api.Serve(ctx, l, d, log)
+			ended <- api.Serve(ctx, l, d, o)
 		}()
 	}
 	var all error

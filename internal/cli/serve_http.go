@@ -5,12 +5,12 @@ package cli
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"xsched/internal/api"
 	"xsched/internal/control"
+	"xsched/internal/daemon"
 	"xsched/internal/dashboard"
 )
 
@@ -27,14 +27,14 @@ func (w *webOptions) flags(c *cobra.Command) {
 }
 
 // listen binds the address, unless HTTP is off.
-func (w webOptions) listen(log *slog.Logger) (webServer, error) {
+func (w webOptions) listen(o daemon.Options) (webServer, error) {
 	if w.addr == webOff || w.addr == "" {
 		if w.tokenFile != "" || w.viewTokenFile != "" {
 			return webServer{}, usagef("a token file needs an address; add --http HOST:PORT")
 		}
 		return webServer{}, nil
 	}
-	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, Pages: dashboard.Handler(), Log: log})
+	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, Pages: dashboard.Handler(), Log: o.Log, Budget: o.Budget})
 	return webServer{s}, err
 }
 

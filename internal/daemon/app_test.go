@@ -104,7 +104,7 @@ func startDaemon(ctx context.Context, o daemon.Options) (*daemon.Daemon, <-chan 
 		return nil, nil, err
 	}
 	served := make(chan error, 1)
-	go func() { served <- api.Serve(ctx, l, d.Control(), slog.New(slog.DiscardHandler)) }()
+	go func() { served <- api.Serve(ctx, l, d.Control(), api.Options{Log: slog.New(slog.DiscardHandler)}) }()
 	return d, served, nil
 }
 

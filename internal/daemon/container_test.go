@@ -247,8 +247,8 @@ func TestContainers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	quiet := slog.New(slog.DiscardHandler)
-	go func() { _ = api.Serve(ctx, tenants, d.Control(), quiet) }()
-	go func() { _ = api.Serve(ctx, host, d.Control(), quiet) }()
+	go func() { _ = api.Serve(ctx, tenants, d.Control(), api.Options{Log: quiet}) }()
+	go func() { _ = api.Serve(ctx, host, d.Control(), api.Options{Log: quiet}) }()
 	ctl := client.New(filepath.Join(dir, "d", control.ControlSocket))
 	clients := filepath.Join(dir, "d", control.ClientDir)
 

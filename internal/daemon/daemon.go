@@ -276,7 +276,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 		command = []string{"/proc/self/exe", "guardian"}
 	}
 	cfg := loop.Config{
-		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, Limits: d.opts.Limits, Private: d.opts.Private,
+		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
 		Scan: d.lookAgain,
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
@@ -300,7 +300,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
 		Terms: d.terms, Kept: d.keeper.kept,
-		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
+		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err
 	}

@@ -59,8 +59,8 @@ func startGrants(t *testing.T, dir string) *grantsDaemon {
 		t.Fatal(err)
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	go func() { _ = api.Serve(serving, tenants, d.Control(), quiet) }()
-	go func() { _ = api.Serve(serving, host, d.Control(), quiet) }()
+	go func() { _ = api.Serve(serving, tenants, d.Control(), api.Options{Log: quiet}) }()
+	go func() { _ = api.Serve(serving, host, d.Control(), api.Options{Log: quiet}) }()
 	return &grantsDaemon{d, client.New(filepath.Join(dir, "d", control.ControlSocket)), stop}
 }
 

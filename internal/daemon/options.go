@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"xsched/internal/budget"
 	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/engine"
@@ -46,6 +47,9 @@ type Options struct {
 	Limits loop.Limits
 	// MaxSessions and MaxSessionsPerUID limit the clients; 0: 4096 and 1024.
 	MaxSessions, MaxSessionsPerUID int
+
+	// Budget limits the CPU time that the daemon spends for each account; nil: no limits.
+	Budget *budget.Budget
 
 	// GPUs are the settings of GPUs that differ from the ones above.
 	GPUs map[model.DeviceID]engine.Setting

@@ -117,8 +117,7 @@ func (l *Loop) freshen(now model.Time) {
 		c.hinted = len(c.queues)
 		l.updateHints(begin, c)
 		end := l.now()
-		c.account.spend(end.Sub(begin))
-		l.charged = append(l.charged, c.account)
+		l.bills.request(c.inbox, end.Sub(begin))
 		begin = end
 	}
 	clear(l.stale[len(later):])

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/budget"
 	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
@@ -73,9 +74,9 @@ type Loop struct {
 	ended []*queue                  // scratch of endNow
 
 	// Rate limit of doorbells; see pace.go.
-	accounts  int        // users with clients
-	charged   []*account // accounts of this pass, once per ring
-	throttled []*Client  // doorbells ignored in this window
+	accounts  int // users with clients
+	bills     bills
+	throttled []*Client // doorbells ignored in this window
 	window    uint64
 	windowEnd model.Time
 
@@ -125,6 +126,8 @@ type Config struct {
 	UID    int
 	Limits Limits
 
+	Budget *budget.Budget // gets the time of users' requests and hints; nil: nobody asks
+
 	// Private: the daemon serves one program and its children, which may choose the policy.
 	Private bool
 
@@ -146,7 +149,7 @@ func New(cfg Config) (*Loop, error) {
 		cfg.Metrics = &driver.Metrics{}
 	}
 	l := &Loop{
-		cfg: cfg, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
+		cfg: cfg, bills: bills{budget: cfg.Budget}, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
 		mail: newMailbox(), done: make(chan struct{}),
 		clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}, due: model.Never,
 		quiet: map[model.DeviceID]*queue{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
@@ -311,13 +314,13 @@ func (l *Loop) beatSome(now model.Time) {
 
 // decideCharged decides and charges the users who rang or requested something.
 func (l *Loop) decideCharged(now model.Time) {
-	if len(l.charged) == 0 {
+	if l.bills.none() {
 		l.decide(now)
 		return
 	}
 	start := l.now()
 	l.decide(now)
-	l.charge(l.now().Sub(start))
+	l.bills.pay(l.now().Sub(start))
 }
 
 // decide runs the engine if it has new input or is due, and applies its decision.

@@ -218,8 +218,7 @@ func (l *Loop) serveUsers(start model.Time) {
 			idle = 0
 			f()
 			end := l.now()
-			in.account.spend(end.Sub(begin))
-			l.charged = append(l.charged, &in.account)
+			l.bills.request(in, end.Sub(begin))
 			begin = end
 		default:
 			idle++

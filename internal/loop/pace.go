@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/budget"
 	"xsched/internal/model"
 )
 
@@ -73,7 +74,7 @@ func (l *Loop) serveDoorbell(now model.Time, c *Client) {
 		l.throttle(c)
 		return
 	}
-	l.charged = append(l.charged, a)
+	l.bills.rang = append(l.bills.rang, a)
 	start := l.now()
 	l.scan(now, c)
 	a.spend(l.now().Sub(start))
@@ -99,13 +100,36 @@ func (a *account) admit(window uint64) bool {
 
 func (a *account) spend(t time.Duration) { a.spent = min(a.spent+t, paceDebt) }
 
-// charge splits the cost of the wake-up and the decision among the accounts that rang.
-func (l *Loop) charge(decision time.Duration) {
-	for i, a := range l.charged {
-		a.spend((paceWake + decision) / time.Duration(len(l.charged)))
-		l.charged[i] = nil
+// bills are the accounts that a pass of the loop worked for.
+type bills struct {
+	budget *budget.Budget
+	rang   []*account // once per ring
+	asked  []*inbox   // once per request
+}
+
+// request charges a request or hint to its user.
+func (b *bills) request(in *inbox, t time.Duration) {
+	in.account.spend(t)
+	b.budget.Charge(in.user, t)
+	b.asked = append(b.asked, in)
+}
+
+func (b *bills) none() bool { return len(b.rang)+len(b.asked) == 0 }
+
+// pay splits the cost of the wake-up and the decision among the accounts that rang or asked. The work of
+// programs, which rings, is no debt in the user's budget.
+func (b *bills) pay(decision time.Duration) {
+	each := (paceWake + decision) / time.Duration(max(1, len(b.rang)+len(b.asked)))
+	for _, a := range b.rang {
+		a.spend(each)
 	}
-	l.charged = l.charged[:0]
+	for _, in := range b.asked {
+		in.account.spend(each)
+		b.budget.Charge(in.user, each)
+	}
+	clear(b.rang)
+	clear(b.asked)
+	b.rang, b.asked = b.rang[:0], b.asked[:0]
 }
 
 // throttle ignores the doorbell of a client until a later window.

@@ -66,12 +66,9 @@ type Conn struct {
 // the daemon alone can be.
 func Keep(c *net.UnixConn) *Conn {
 	k := &Conn{UnixConn: c, socket: socket{id: number()}}
-	_ = k.onFile(func(fd int) error {
-		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err == nil {
-			k.account = fmt.Sprintf("uid %d", cred.Uid)
-		}
-		return err
+	_ = control(c, func(fd int) {
+		uid, _ := peerOf(fd)
+		k.account = fmt.Sprintf("uid %d", uid)
 	})
 	k.keep()
 	return k
@@ -82,29 +79,18 @@ func Keep(c *net.UnixConn) *Conn {
 type Listener struct {
 	*net.UnixListener
 	socket
+	stream bool // its connections are streams, not packets
 }
 
 // Listen keeps a listener.
 func Listen(l *net.UnixListener) *Listener {
-	k := &Listener{UnixListener: l, socket: socket{id: number()}}
+	k := &Listener{UnixListener: l, socket: socket{id: number()}, stream: l.Addr().Network() == "unix"}
 	k.account = fmt.Sprintf("listener %d", k.id)
 	k.keep()
 	return k
 }
 
 func (l *Listener) keep() { l.keepIn(opListen, l, l) }
-
-// AcceptKept returns the next connection.
-func (l *Listener) AcceptKept() (*Conn, error) {
-	c, err := l.AcceptUnix()
-	if err != nil {
-		return nil, err
-	}
-	return Keep(c), nil
-}
-
-// Accept implements net.Listener.
-func (l *Listener) Accept() (net.Conn, error) { return l.AcceptKept() }
 
 // Close refuses connections from now on, also those that are not accepted yet.
 func (l *Listener) Close() error { return l.closeWith(l.UnixListener.Close, l.UnixListener.Close) }
@@ -117,18 +103,6 @@ func (c *Conn) Charge(account string) {
 }
 
 func (c *Conn) keep() { c.keepIn(opKeep, c, c) }
-
-func (c *Conn) onFile(f func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
-}
 
 // Peek waits for data or a packet and copies its beginning to b, without taking it. rights reports
 // that descriptors come with it.
@@ -210,26 +184,11 @@ var parked struct {
 	conns []*net.UnixConn
 }
 
-// maxQueued exceeds the number of packets that fit into a socket's buffer of 416 KiB, the kernel's
-// default limit. The end of a connection looks the same as empty packets.
-const maxQueued = 1024
-
-// closeAlone closes a connection that no process keeps. One with descriptors stays open: the process
-// could not be started, and a leak is better than a thread that blocks for ever.
+// closeAlone closes a connection that no process keeps. One with descriptors or many packets stays open:
+// the process could not be started, and a leak is better than a thread that blocks for ever.
 func (c *Conn) closeAlone() error {
 	safe := false
-	_ = c.onFile(func(fd int) error {
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // nothing arrives any more
-		b := make([]byte, 64<<10)
-		for range maxQueued {
-			_, _, flags, _, err := unix.Recvmsg(fd, b, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			if safe = flags&unix.MSG_CTRUNC == 0; !safe || err != nil {
-				return nil
-			}
-			_, _, _, _, _ = unix.Recvmsg(fd, b, nil, unix.MSG_DONTWAIT)
-		}
-		return nil
-	})
+	_ = control(c, func(fd int) { safe = drained(fd, c.LocalAddr().Network() == "unix") })
 	if safe {
 		return c.UnixConn.Close()
 	}

@@ -3,6 +3,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,11 @@ const (
 	frameRate   = 1000        // sustained frames per second of one client
 	frameBurst  = 2000        // a process with many contexts sends a burst at its start
 	helloPerUID = 64          // connections of one user that have not sent HELLO
+	helloAll    = 512         // of all users
 	acceptPause = 10 * time.Millisecond
+	// framePause is how long a frame of a user over its budget delays the next one. A reply that the
+	// daemon waits for may be that one. 1,024 sessions then send 10,000 frames a second.
+	framePause = 100 * time.Millisecond
 )
 
 // refusal is the reason why a client may not join: a name for the metrics, a line for the client.
@@ -34,37 +39,77 @@ type refusal struct{ name, reason string }
 func (r *refusal) Error() string { return r.reason }
 
 func (srv *Server) accept() {
+	crowded := wire.EncodeRefused(0, "too many connections of this user have not sent HELLO, or it starts programs too fast")
+	var user identity.User
+	taken := false
+	// It runs in the only goroutine that accepts, so it costs microseconds: connections that one user
+	// opens without end are refused here, and others do not wait.
+	enter := func(uid, pid int) bool {
+		user = identity.Glance(uid, pid)
+		if taken = !srv.cfg.Budget.Exempt(user); taken && !srv.door.Take(user) {
+			taken = false
+			srv.countRefusal("full_hello", 0)
+			return false
+		}
+		return true
+	}
 	for {
+		taken = false
 		srv.parts.accept.End()
-		c, err := srv.listener.AcceptKept()
+		c, err := srv.listener.AcceptKept(enter, crowded)
 		srv.parts.accept.Begin()
 		if errors.Is(err, net.ErrClosed) {
 			srv.parts.accept.End()
 			return
 		}
 		if err != nil {
+			if taken {
+				srv.door.Give(user)
+			}
 			// Most likely out of descriptors; ending sessions release some.
 			srv.log.Warn("accept failed", "err", err)
 			time.Sleep(acceptPause)
 			continue
 		}
-		select {
-		case srv.handshakes <- struct{}{}:
-		case <-srv.ctx.Done():
-			_ = c.Close()
-			srv.parts.accept.End()
-			return
-		}
-		srv.wg.Go(func() { srv.serve(c) })
+		from := user
+		srv.wg.Go(func() { srv.serve(c, from) })
 	}
 }
 
-// serve handles one connection from its first packet to its last.
-func (srv *Server) serve(c *quarantine.Conn) {
+// admit waits until the user of a connection is within its budget, and then handshakes.
+func (srv *Server) admit(c *quarantine.Conn, user identity.User) (s *Session, cr identity.Peer, err error) {
+	if !srv.cfg.Budget.Exempt(user) {
+		defer srv.door.Give(user)
+	}
+	ctx, cancel := context.WithTimeout(srv.ctx, helloTime)
+	defer cancel()
+	if err := srv.cfg.Budget.Enter(ctx, user); err != nil {
+		return nil, identity.Peer{User: user, PIDFD: -1}, &refusal{"full_budget", err.Error()}
+	}
+	work := srv.cfg.Budget.Work(user)
+	cr, err = srv.cfg.Peer(c.UnixConn)
+	work()
+	if err != nil {
+		if cr.PIDFD >= 0 {
+			_ = unix.Close(cr.PIDFD)
+		}
+		return nil, cr, err
+	}
+	if cr.User.Account() != user.Account() {
+		if err := srv.cfg.Budget.Enter(ctx, cr.User); err != nil {
+			_ = unix.Close(cr.PIDFD)
+			return nil, cr, &refusal{"full_budget", err.Error()}
+		}
+	}
+	s, err = srv.handshake(c, cr)
+	return s, cr, err
+}
+
+// serve handles one connection from its first packet to its last. Its place at the door is the user's.
+func (srv *Server) serve(c *quarantine.Conn, user identity.User) {
 	begun := srv.parts.handshakes.Begin()
-	s, cr, err := srv.handshake(c)
+	s, cr, err := srv.admit(c, user)
 	begun()
-	<-srv.handshakes
 	if leftEarly(err) {
 		srv.log.Debug("client ended before its session began", "pid", cr.PID)
 		_ = c.Close()
@@ -92,7 +137,9 @@ func (srv *Server) serve(c *quarantine.Conn) {
 		return
 	}
 	err = s.read()
+	work := srv.cfg.Budget.Work(s.User)
 	s.end(!alive(s.pidfd), reason(err))
+	work()
 }
 
 // reason is why a session ended: a peer that is gone has one reason, whichever call noticed it.
@@ -126,28 +173,26 @@ func peer(c *net.UnixConn) (identity.Peer, error) {
 	return p, err
 }
 
-// handshake reads HELLO and replies with WELCOME. It returns the peer also with an error.
-func (srv *Server) handshake(c *quarantine.Conn) (s *Session, cr identity.Peer, err error) {
-	cr, err = srv.cfg.Peer(c.UnixConn)
-	if err != nil {
-		if cr.PIDFD >= 0 {
-			_ = unix.Close(cr.PIDFD)
-		}
-		return nil, cr, err
-	}
+// handshake reads HELLO and replies with WELCOME.
+func (srv *Server) handshake(c *quarantine.Conn, cr identity.Peer) (s *Session, err error) {
 	c.Charge(cr.User.Account().Key())
 	if r := srv.reserve(cr.User); r != nil {
 		_ = unix.Close(cr.PIDFD)
-		return nil, cr, r
+		return nil, r
 	}
 	srv.pend(cr.User, 1)
 	defer srv.pend(cr.User, -1)
 	s = &Session{Identity: loop.Identity{PID: cr.PID, PIDNamespace: cr.PIDNamespace, LocalPID: cr.LocalPID, User: cr.User}, pidfd: cr.PIDFD, conn: c}
-	fds, err := srv.readHello(s, c)
+	hello, err := srv.readHello(c)
+	defer srv.cfg.Budget.Work(cr.User)()
+	var fds []int
+	if err == nil {
+		fds, err = srv.open(s, hello)
+	}
 	if err != nil {
 		srv.unreserve(cr.User)
 		_ = unix.Close(cr.PIDFD)
-		return nil, cr, err
+		return nil, err
 	}
 	// From here on, end releases the resources.
 	err = srv.welcome(s, c, fds)
@@ -156,34 +201,38 @@ func (srv *Server) handshake(c *quarantine.Conn) (s *Session, cr identity.Peer, 
 	}
 	if err != nil {
 		s.end(!alive(cr.PIDFD), reason(err))
-		return nil, cr, err
+		return nil, err
 	}
-	return s, cr, nil
+	return s, nil
 }
 
-// readHello reads HELLO and creates the doorbell and the session. It returns the descriptors of page
-// and doorbell.
-func (srv *Server) readHello(s *Session, c *quarantine.Conn) ([]int, error) {
+// readHello waits for HELLO.
+func (srv *Server) readHello(c *quarantine.Conn) (hello *wire.Hello, err error) {
 	_ = c.SetReadDeadline(time.Now().Add(helloTime))
 	buf := make([]byte, wire.FrameMaxBytes+1)
 	packet, rights, err := receive(c, buf)
 	if rights {
-		return nil, &refusal{"malformed", "HELLO with descriptors"}
+		return hello, &refusal{"malformed", "HELLO with descriptors"}
 	}
 	if leftEarly(err) {
-		return nil, err
+		return hello, err
 	}
 	if err != nil {
-		return nil, &refusal{"no_hello", "no HELLO received: " + err.Error()}
+		return hello, &refusal{"no_hello", "no HELLO received: " + err.Error()}
 	}
-	hello, err := wire.DecodeHello(packet)
+	hello, err = wire.DecodeHello(packet)
 	if err != nil {
 		if _, ok := errors.AsType[*wire.VersionError](err); ok {
-			return nil, err
+			return hello, err
 		}
-		return nil, &refusal{"malformed", err.Error()}
+		return hello, &refusal{"malformed", err.Error()}
 	}
 	_ = c.SetReadDeadline(time.Time{})
+	return hello, nil
+}
+
+// open creates the doorbell and the session. It returns the descriptors of page and doorbell.
+func (srv *Server) open(s *Session, hello *wire.Hello) ([]int, error) {
 	s.version = hello.Frame.Version
 	s.ClientPID = int(hello.PID)
 	s.Command = hello.CommandString()
@@ -246,9 +295,13 @@ func (s *Session) read() error {
 		if tokens--; tokens < 0 {
 			time.Sleep(time.Duration(-tokens * float64(time.Second) / frameRate))
 		}
+		work := s.server.cfg.Budget.Work(s.User)
 		awaited, err := s.frame(packet, rights)
+		work()
 		if awaited {
 			tokens++ // a reply does not count
+		} else {
+			s.server.cfg.Budget.Pause(s.ctx, s.User, framePause)
 		}
 		if err != nil {
 			s.server.countRefusal("malformed", s.PID)

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/budget"
 	"xsched/internal/driver"
 	"xsched/internal/health"
 	"xsched/internal/identity"
@@ -49,6 +50,8 @@ type Config struct {
 
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
 
+	Budget *budget.Budget // of the CPU time for each account; nil: no limits
+
 	// Terms returns what the configuration gives to a process; nil: nothing.
 	Terms func(loop.Identity) loop.Terms
 	// Kept returns what control clients set for a process under a previous daemon; nil: nothing.
@@ -74,12 +77,12 @@ type Server struct {
 	loop     *loop.Loop
 	parts    parts
 
-	ctx        context.Context
-	cancel     context.CancelFunc
-	handshakes chan struct{} // limits the handshakes in progress
-	wg         sync.WaitGroup
-	nextID     atomic.Uint64
-	total      atomic.Uint64
+	ctx    context.Context
+	cancel context.CancelFunc
+	door   budget.Places // of connections before their HELLO, by identity.Glance
+	wg     sync.WaitGroup
+	nextID atomic.Uint64
+	total  atomic.Uint64
 
 	mu       sync.Mutex
 	closing  bool
@@ -138,7 +141,7 @@ func New(cfg Config) (*Server, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	srv := &Server{
 		cfg: cfg, log: cfg.Log, owner: identity.OnHost(os.Geteuid()), metrics: cfg.Metrics, reaper: r, loop: cfg.Loop, parts: parts,
-		ctx: ctx, cancel: cancel, handshakes: make(chan struct{}, 512),
+		ctx: ctx, cancel: cancel, door: budget.Places{All: helloAll, Each: helloPerUID},
 		sessions: map[model.SessionID]*Session{}, perUser: map[identity.User]int{}, pending: map[identity.User]int{}, refused: map[string]uint64{}, logged: map[refusedPID]struct{}{},
 	}
 	if cfg.Listener != nil {

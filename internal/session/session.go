@@ -118,12 +118,15 @@ func (s *Session) end(dead bool, why string) {
 		s.hw.Disconnect()
 		go func() {
 			defer s.server.parts.release.Begin()()
+			work := s.server.cfg.Budget.Work(s.User)
 			if dead {
 				s.hw.Close() // not in the caller: the driver takes as long as it likes
 			} else {
 				s.server.left(s.PID)
 			}
+			work()
 			over := dead || waitAll(done, restoreTime, nil)
+			defer s.server.cfg.Budget.Work(s.User)()
 			s.cancel()
 			pidfd := -1
 			if !over && !s.restoredByClose() {
@@ -263,7 +266,9 @@ func (s *Session) probeLoop() {
 		case <-s.probe:
 		}
 		probed := s.server.parts.probes.Begin()
+		work := s.server.cfg.Budget.Work(s.User)
 		caps, err := s.hw.Resolve(s.ctx)
+		work()
 		probed()
 		if s.ctx.Err() != nil {
 			return

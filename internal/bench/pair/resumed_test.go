@@ -40,7 +40,7 @@ func TestResumed(t *testing.T) {
 		daemon.left.Store(answers)
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
-		go func() { served <- api.Serve(ctx, l, daemon, slog.New(slog.DiscardHandler)) }()
+		go func() { served <- api.Serve(ctx, l, daemon, api.Options{Log: slog.New(slog.DiscardHandler)}) }()
 		limit := time.Minute
 		if !want {
 			limit = 50 * time.Millisecond

@@ -44,7 +44,7 @@ func Example() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	go func() { _ = api.Serve(ctx, l, daemon{}, slog.New(slog.DiscardHandler)) }()
+	go func() { _ = api.Serve(ctx, l, daemon{}, api.Options{Log: slog.New(slog.DiscardHandler)}) }()
 
 	c := client.New(socket)
 	defer c.Close()
