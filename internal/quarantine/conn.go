@@ -176,7 +176,14 @@ func Copy(pidfd, fd int, account string, want Want) (int, error) {
 }
 
 // Close ends the connection. The peer can still read what was sent before.
-func (c *Conn) Close() error { return c.closeWith(c.UnixConn.Close, c.closeAlone) }
+func (c *Conn) Close() error {
+	end := func() error {
+		// The process may be slow or stopped, and has a duplicate. The peer must see the end now.
+		_ = control(c, func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+		return c.UnixConn.Close()
+	}
+	return c.closeWith(end, c.closeAlone)
+}
 
 // parked are connections that stay open, so that nothing closes their descriptors.
 var parked struct {
