@@ -14,7 +14,7 @@ const (
 // reviewedWaits are the waits without a limit of their own that are right, each with the reason.
 var reviewedWaits = map[string]string{
 	"internal/api/pace.go begin: " + ruleLocked:                          reasonOneSlot,
-	"internal/api/server.go Accept: " + ruleTimes:                        "http.Server sets the deadlines",
+	"internal/api/tcp.go next: " + ruleTimes:                             "http.Server sets the deadlines",
 	"internal/cli/doctor_command.go runTrial: " + ruleExec:               reasonUser,
 	"internal/cli/local.go launchPrivate: " + ruleExec:                   reasonChild,
 	"internal/cli/vgpu.go openFiles: " + ruleTimes:                       reasonDouble,
@@ -33,6 +33,7 @@ var reviewedWaits = map[string]string{
 	"internal/guardian/link.go awaitHangup: " + rulePoll:                 "a goroutine that waits for the end of a guardian, which attend asks every second",
 	"internal/guardian/link.go spawn: " + ruleExec:                       reasonChild,
 	"internal/guardian/main.go serve: " + rulePoll:                       "without processes to guard only the daemon can wake it",
+	"internal/quarantine/accept.go drained: " + ruleDevice:               "SIOCINQ of a socket, not of a driver; it never waits",
 	"internal/quarantine/keeper.go start: " + ruleExec:                   reasonChild,
 	"internal/session/listen.go RemoveStale: " + ruleTimes:               "it only connects",
 	"internal/session/reaper.go run: " + rulePoll:                        "it waits for the end of processes, and stop wakes it",
