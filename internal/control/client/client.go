@@ -6,7 +6,6 @@ package client
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -304,6 +303,11 @@ func do[Reply any](ctx context.Context, c *Client, method, route string, request
 	return reply, nil
 }
 
+// isAbsent reports that nobody listens on the socket.
+func isAbsent(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
+}
+
 // refused returns why the socket accepts no more connections, or nil. The process that keeps the
 // sockets of a killed daemon outlives it by some milliseconds: a connection that was made then ends.
 func (c *Client) refused() error {
@@ -326,12 +330,10 @@ func (c *Client) explain(err error) error {
 	if long := control.CheckSocketPath(c.socket); long != nil {
 		return long
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		err = cmp.Or(c.refused(), err)
-	}
+	none := fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)
 	switch {
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
-		return fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)
+	case isAbsent(err):
+		return none
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return &control.Error{
 			Kind: control.ErrNotAllowed, Cause: "no permission to connect to the daemon at " + c.socket,
@@ -345,6 +347,9 @@ func (c *Client) explain(err error) error {
 			Kind: control.ErrUnavailable, Cause: "the daemon at " + c.socket + " does not respond",
 			Remedy: "check its log and restart it; programs run natively in the meantime",
 		}
+	}
+	if isAbsent(c.refused()) {
+		return none
 	}
 	return &control.Error{
 		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("connect to the daemon at %s: %v", c.socket, control.Innermost(err)),
