@@ -168,10 +168,11 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		cancel()
 	}
 	manager.Stopping()
+	end := time.After(stopTime)
 	d.Close() // GPUs first; requests in progress may take longer
 	select {
 	case err = <-served:
-	case <-time.After(2 * time.Second):
+	case <-end:
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -182,6 +183,9 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	o.Log.Info("stopped")
 	return nil
 }
+
+// stopTime limits the end of the daemon and its servers. With the last lines of the log it is below 2 s.
+const stopTime = 1400 * time.Millisecond
 
 // reloadOn reads the configuration again for each signal. Reload logs its result.
 func reloadOn(ctx context.Context, signals <-chan os.Signal, manager *notify.Manager, d *daemon.Daemon, log *slog.Logger) {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,15 +61,18 @@ type Daemon struct {
 	attaches  map[int]struct{}              // in progress, by PID
 	questions map[model.SessionID]*question // hardware queries in progress
 
-	health  health.Monitor
-	lock    *session.Lock
-	failure failure
+	health health.Monitor
+	lock   *session.Lock
+	// listeners are the sockets in the directory.
+	listeners []*net.UnixListener
+	failure   failure
 
 	look      chan struct{} // requests an update of outsiders
 	outsiders outsiders
 
-	// shutdown undoes Start, in this order.
-	shutdown []func()
+	// shutdown undoes Start, from the last step to the first. closeTime limits it.
+	shutdown  []func()
+	closeTime time.Duration
 }
 
 var _ control.Control = (*Daemon)(nil)
@@ -82,6 +84,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
 		look: make(chan struct{}, 1), holds: newHolds(), failure: failure{ended: make(chan struct{})},
+		closeTime: closeTime,
 	}
 	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
 	defer func() {
@@ -151,14 +154,6 @@ func (d *Daemon) Alive() bool { return d.health.Alive() }
 // onClose registers a step of Close; steps run in reverse order.
 func (d *Daemon) onClose(f func()) { d.shutdown = append(d.shutdown, f) }
 
-// Close resumes every program, restores every timeslice and releases the directory.
-func (d *Daemon) Close() {
-	for _, f := range slices.Backward(d.shutdown) {
-		f()
-	}
-	d.shutdown = nil
-}
-
 // ListenControl opens the control socket, until Close.
 func (d *Daemon) ListenControl() (net.Listener, error) {
 	return d.listen("unix", control.ControlSocket)
@@ -201,7 +196,9 @@ func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // the path may lead to the socket of another daemon by then
+	d.listeners = append(d.listeners, l)
 	d.onClose(func() {
+		refuse(l)
 		_ = l.Close()
 		if d.lock.Held() {
 			_ = os.Remove(path)

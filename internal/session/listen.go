@@ -93,6 +93,9 @@ func running(pid, dir string) error {
 // directory or the file: another daemon can lock a new one.
 func (l *Lock) Held() bool {
 	mine, err := l.file.Stat()
+	if errors.Is(err, os.ErrClosed) {
+		return false // released
+	}
 	if err != nil {
 		return true // not known
 	}
@@ -103,7 +106,7 @@ func (l *Lock) Held() bool {
 	return err != nil || os.SameFile(mine, there)
 }
 
-// Release releases the lock. It removes the file while it is still locked.
+// Release releases the lock. It removes the file while it is still locked. A second call does nothing.
 func (l *Lock) Release() {
 	if l.Held() {
 		_ = os.Remove(l.path)
