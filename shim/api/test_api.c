@@ -119,12 +119,10 @@ static uint32_t between;
 
 // As who finds the end of a stream does, and is held up before it has looked whether that is true.
 static void *look_again(void *unused) {
-  xsi_work_lock();
-  uint64_t busy = __atomic_exchange_n(&looked_at->busy, 0, __ATOMIC_SEQ_CST);
+  uint64_t busy = xsi_work_freeze(looked_at);
   __atomic_store_n(&between, 1, __ATOMIC_SEQ_CST);
   test_sleep_ms(20);
-  __atomic_store_n(&looked_at->busy, busy, __ATOMIC_SEQ_CST);
-  xsi_work_unlock();
+  xsi_work_thaw(looked_at, busy);
   return unused;
 }
 

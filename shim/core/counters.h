@@ -23,10 +23,9 @@ struct xsi_work_seen {
   uintptr_t key; /* says which stream of which context: xsi_work_key */
   struct xsi_work_stream *stream;
 };
-#define XSI_WORK_CACHE 8
 struct xsi_work_thread {
   uint64_t token; /* names the thread for the life of the process; 0: it has used no stream */
-  uint64_t epoch; /* in which it saw what it has seen */
+  uint64_t epoch; /* in which it saw last */
   struct xsi_work_seen last;
   uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
   uint16_t calling;  /* its calls that have counted work in last.stream and not returned */
@@ -40,7 +39,6 @@ struct xsi_work_thread {
   unsigned polls;             /* and of how many there were */
   const struct xsi_work_stream *small; /* stream of the last copy of a run of small copies, */
   uint64_t small_mark;                 /* and what was submitted there by then */
-  struct xsi_work_seen cache[XSI_WORK_CACHE];
 };
 
 struct xsi_thread {

@@ -26,22 +26,42 @@ static bool try_take(struct xsi_lock *lock) {
          __atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE) == 0;
 }
 
+static void nap(uint32_t *word, uint32_t value) {
+  const struct timespec limit = {.tv_nsec = LOOK_AGAIN_NS};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &limit, NULL, 0);
+}
+
 void xsi_lock_wait(struct xsi_lock *lock) {
   for (int i = 0; i < SPINS; i++) {
     if (try_take(lock)) return;
     relax();
   }
   int saved = errno;
-  const struct timespec limit = {.tv_nsec = LOOK_AGAIN_NS};
   __atomic_add_fetch(&lock->waiters, 1, __ATOMIC_SEQ_CST);
   while (!try_take(lock))
-    syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, &limit, NULL, 0);
+    nap(&lock->held, 1);
   __atomic_sub_fetch(&lock->waiters, 1, __ATOMIC_SEQ_CST);
   errno = saved;
 }
 
-void xsi_lock_wake(struct xsi_lock *lock) {
+void xsi_lock_wake(struct xsi_lock *lock) { xsi_lock_wake_word(&lock->held); }
+
+void xsi_lock_await(uint32_t *word, uint32_t mask, uint32_t value, uint32_t *waiters) {
+  for (int i = 0; i < SPINS; i++) {
+    if ((__atomic_load_n(word, __ATOMIC_RELAXED) & mask) != value) return;
+    relax();
+  }
   int saved = errno;
-  syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  uint32_t now;
+  __atomic_add_fetch(waiters, 1, __ATOMIC_SEQ_CST);
+  while (((now = __atomic_load_n(word, __ATOMIC_RELAXED)) & mask) == value)
+    nap(word, now);
+  __atomic_sub_fetch(waiters, 1, __ATOMIC_SEQ_CST);
+  errno = saved;
+}
+
+void xsi_lock_wake_word(uint32_t *word) {
+  int saved = errno;
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
   errno = saved;
 }

@@ -25,4 +25,10 @@ static inline void xsi_lock_give(struct xsi_lock *lock) {
   if (XSI_UNLIKELY(__atomic_load_n(&lock->waiters, __ATOMIC_RELAXED) != 0)) xsi_lock_wake(lock);
 }
 
+/* The same for locks that are a value of a word: sleeps until the bits of mask are not value. waiters says that
+ * somebody sleeps: who changes the word then calls xsi_lock_wake_word. */
+void xsi_lock_await(uint32_t *word, uint32_t mask, uint32_t value, uint32_t *waiters)
+    __attribute__((cold));
+void xsi_lock_wake_word(uint32_t *word) __attribute__((cold));
+
 #endif /* XSCHED_LOCK_H */

@@ -2,7 +2,8 @@
 //
 // Queues. The local copy is authoritative; the page shows it to the current daemon. One lock guards the
 // table: for queues that come and go, and for publishing all of them. Changes between idle and busy do
-// not take it. The caller serializes the changes of one queue; publishing all queues re-reads afterwards.
+// not take it: a bit of the queue's own count of busy streams serializes them, and publishing all queues
+// re-reads afterwards. Streams that come and go while others are busy only change the count.
 
 #include "queue.h"
 
@@ -10,6 +11,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,21 +20,28 @@
 #include "counters.h"
 #include "doorbell.h"
 #include "hint_fields.h"
+#include "lock.h"
 #include "log.h"
 #include "options.h"
 #include "page.h"
 #include "wake.h"
 
 struct queue {
-  uint64_t generation;
-  struct xsi_tally tally;
+  // one line: what a change between idle and busy touches
+  uint32_t streams;                          // busy ones, and CHANGING
+  uint32_t waiters;                          // for the end of a change
   uint64_t transitions, changed_ns, busy_ns; // as in the page; they go on over the slot's lives
+  struct xsi_tally tally;
+  uint64_t generation;
+
   uint32_t pci_domain, pci_bus_slot;
   int32_t priority;
   uint32_t kind;
   bool untold; // of the hint
   struct xsw_hint hint;
-};
+} __attribute__((aligned(64)));
+_Static_assert(offsetof(struct queue, pci_domain) == 64, "a change touches one line");
+#define CHANGING 0x80000000u
 
 static struct queue queues[XSW_MAX_QUEUES];
 static XSI_FORK_STATE uint32_t hints_due;
@@ -59,10 +68,12 @@ static void show(uint32_t index, uint64_t transitions, uint64_t changed_ns, uint
 }
 
 // Toggles between idle and busy. The local copy first: a concurrent publisher then either publishes
-// again, or writes the older value before this one.
-static void change(uint32_t index) {
+// again, or writes the older value before this one. now was read before the change began, so that the
+// others wait less.
+static void change(uint32_t index, uint64_t now) {
   struct queue *queue = &queues[index];
-  uint64_t now = xsi_now_ns(), transitions = queue->transitions + 1;
+  uint64_t transitions = queue->transitions + 1;
+  if (now < queue->changed_ns) now = queue->changed_ns;
   uint64_t busy_ns = queue->busy_ns + ((transitions & 1) != 0 ? -now : now);
   __atomic_store_n(&queue->changed_ns, now, __ATOMIC_RELAXED);
   __atomic_store_n(&queue->busy_ns, busy_ns, __ATOMIC_RELAXED);
@@ -119,6 +130,98 @@ void xsi_queue_publish_all(void) {
   publish_count();
 }
 
+// ---- busy and idle ------------------------------------------------------------------
+
+// The count of busy streams while nobody changes the queue.
+static uint32_t settled(struct queue *queue) {
+  uint32_t streams;
+  while (XSI_UNLIKELY((streams = __atomic_load_n(&queue->streams, __ATOMIC_ACQUIRE)) & CHANGING))
+    xsi_lock_await(&queue->streams, CHANGING, CHANGING, &queue->waiters);
+  return streams;
+}
+
+static bool count_streams(struct queue *queue, uint32_t from, uint32_t to) {
+  return __atomic_compare_exchange_n(&queue->streams, &from, to, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED);
+}
+
+static void end_change(struct queue *queue, uint32_t streams) {
+  __atomic_store_n(&queue->streams, streams, __ATOMIC_RELEASE);
+  if (XSI_UNLIKELY(__atomic_load_n(&queue->waiters, __ATOMIC_RELAXED) != 0))
+    xsi_lock_wake_word(&queue->streams);
+}
+
+static bool listens(uint32_t index) { // after the change, as wire.h says
+  return __atomic_load_n(&xsi_slot(index)->quiet, __ATOMIC_SEQ_CST) == 0;
+}
+
+bool xsi_queue_enter(int index) {
+  if (!is_valid(index) || !is_open(&queues[index])) return false;
+  struct queue *queue = &queues[index];
+  uint64_t now = 0;
+  uint32_t streams;
+  do {
+    streams = settled(queue);
+    if (streams == 0 && now == 0) now = xsi_now_ns();
+  } while (!count_streams(queue, streams, streams == 0 ? CHANGING : streams + 1));
+  if (streams != 0) return false;
+  change((uint32_t)index, now);
+  end_change(queue, 1);
+  return listens((uint32_t)index);
+}
+
+void xsi_queue_add(int index, struct xsi_tally since) {
+  if (!is_valid(index)) return;
+  struct xsi_tally *to = &queues[index].tally;
+  if (since.submitted) __atomic_fetch_add(&to->submitted, since.submitted, __ATOMIC_RELAXED);
+  if (since.launches) __atomic_fetch_add(&to->launches, since.launches, __ATOMIC_RELAXED);
+  if (since.copies) __atomic_fetch_add(&to->copies, since.copies, __ATOMIC_RELAXED);
+}
+
+// Only the last busy stream may: all others have added before they left.
+static void add_alone(struct xsi_tally *to, struct xsi_tally since) {
+  __atomic_store_n(&to->submitted, to->submitted + since.submitted, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->launches, to->launches + since.launches, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->copies, to->copies + since.copies, __ATOMIC_RELAXED);
+}
+
+bool xsi_queue_leave(int index, struct xsi_tally since) {
+  if (!is_valid(index) || !is_open(&queues[index])) return false;
+  struct queue *queue = &queues[index];
+  uint64_t now = 0;
+  uint32_t streams;
+  bool added = false;
+  do {
+    streams = settled(queue);
+    if (streams == 0) return false;
+    if (streams == 1 && now == 0) now = xsi_now_ns();
+    if (streams > 1 && !added) xsi_queue_add(index, since);
+    added = added || streams > 1;
+  } while (!count_streams(queue, streams, streams == 1 ? CHANGING : streams - 1));
+  if (streams > 1) return false;
+  if (!added) add_alone(&queue->tally, since);
+  publish_launches((uint32_t)index);
+  // Those of a quiet queue are not urgent: the helper's tick publishes them.
+  if (__atomic_load_n(&xsi_slot((uint32_t)index)->quiet, __ATOMIC_RELAXED) == 0)
+    publish_submitted((uint32_t)index);
+  change((uint32_t)index, now);
+  end_change(queue, 0);
+  return listens((uint32_t)index);
+}
+
+void xsi_queue_changed(int index) {
+  xsi_doorbell_ring();
+  if (!is_busy(&queues[index])) xsi_counters_idle();
+}
+
+// ---- queues that come and go --------------------------------------------------------
+
+static void clear_tally(struct xsi_tally *tally) {
+  __atomic_store_n(&tally->submitted, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&tally->launches, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&tally->copies, 0, __ATOMIC_RELAXED);
+}
+
 static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
   int saved = errno, index = -ENOSPC;
   if (xsi_options.disabled) return -ENOSYS;
@@ -133,7 +236,7 @@ static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot,
     queues[i].kind = kind;
     queues[i].untold = false;
     memset(&queues[i].hint, 0, sizeof queues[i].hint);
-    xsi_queue_set_tally((int)i, (struct xsi_tally){0});
+    clear_tally(&queues[i].tally);
     if (i >= used) used = i + 1;
     publish(i);
     publish_count();
@@ -165,34 +268,15 @@ void xsi_queue_close(int index) {
   struct queue *queue = &queues[index];
   bool was_open = is_open(queue);
   if (was_open) {
-    if (is_busy(queue)) change((uint32_t)index); // the slot's next queue starts idle
+    while (!count_streams(queue, settled(queue), CHANGING)) {
+    }
+    if (is_busy(queue)) change((uint32_t)index, xsi_now_ns()); // the slot's next queue starts idle
+    end_change(queue, 0);
     queue->generation++;
     publish((uint32_t)index);
   }
   xsi_queue_unlock();
   if (was_open) xsi_doorbell_ring();
-}
-
-void xsi_queue_set_busy(int index, bool busy) {
-  if (!is_valid(index)) return;
-  struct queue *queue = &queues[index];
-  if (!is_open(queue) || is_busy(queue) == busy) return;
-  if (!busy) publish_launches((uint32_t)index);
-  change((uint32_t)index);
-  // After the change, as wire.h says. The counters of a quiet queue are not urgent either: the
-  // helper's tick publishes them.
-  if (__atomic_load_n(&xsi_slot((uint32_t)index)->quiet, __ATOMIC_SEQ_CST) != 0) return;
-  if (!busy) publish_submitted((uint32_t)index);
-  xsi_doorbell_ring();
-  if (!busy) xsi_counters_idle();
-}
-
-void xsi_queue_set_tally(int index, struct xsi_tally tally) {
-  if (!is_valid(index)) return;
-  struct xsi_tally *of = &queues[index].tally;
-  __atomic_store_n(&of->submitted, tally.submitted, __ATOMIC_RELAXED);
-  __atomic_store_n(&of->launches, tally.launches, __ATOMIC_RELAXED);
-  __atomic_store_n(&of->copies, tally.copies, __ATOMIC_RELAXED);
 }
 
 bool xsi_queue_tick(void) {

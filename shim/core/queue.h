@@ -17,14 +17,17 @@ int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority)
 /* The same for one stream; its priority is added to the process's. */
 int xsi_queue_open_stream(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority);
 void xsi_queue_close(int index);
-/* Tells the daemon of a change, if it is one: a few stores, and a write(2) unless the queue is quiet.
- * The work lock serializes the calls about one queue. */
-void xsi_queue_set_busy(int index, bool busy);
 /* Work submitted so far: published when the queue goes idle, and lazily. */
 struct xsi_tally {
   uint64_t submitted, launches, copies; /* as in struct xsw_queue */
 };
-void xsi_queue_set_tally(int index, struct xsi_tally tally);
+/* A queue is busy while one of its streams is. These count a stream that becomes busy, or idle after so much
+ * work: one locked instruction on the queue's line, and a few stores if the queue changes with it. Each caller
+ * serializes its own stream. True: the caller has to call xsi_queue_changed, without a lock. */
+bool xsi_queue_enter(int index);
+bool xsi_queue_leave(int index, struct xsi_tally since);
+void xsi_queue_changed(int index); /* rings the doorbell and publishes counters */
+void xsi_queue_add(int index, struct xsi_tally since);
 
 struct xsi_queue_info {
   uint32_t kind, pci_domain, pci_bus_slot;

@@ -43,9 +43,9 @@ static void *load(void *argument) {
     rm_alloc(device, client, client, 2, NV01_DEVICE_0);
     rm_alloc(device, client, 2, 4, KEPLER_CHANNEL_GROUP_A);
     for (int i = 0; i < 20; i++) {
-      xsi_queue_set_busy(queue, true);
+      test_set_busy(queue, true);
       xsi_count(launches, 1);
-      xsi_queue_set_busy(queue, false);
+      test_set_busy(queue, false);
       xsi_counters_publish();
     }
     rm_free(device, client, client);

@@ -66,8 +66,8 @@ static void bad_welcome(int what) {
   test_send(d->socket, &welcome, bytes, fds, count);
   CHECK(client_hangs_up());
   CHECK(!xsi_page_joined() && xsi_header()->magic == 0);
-  xsi_queue_set_busy(0, true);
-  xsi_queue_set_busy(0, false);
+  test_set_busy(0, true);
+  test_set_busy(0, false);
   test_daemon_hang_up(d);
   test_daemon_drop_page(d);
   if (made >= 0) close(made);

@@ -153,14 +153,14 @@ static void helper_takes_no_signals(void) {
 static void survives_close_of_everything(void) {
   for (int fd = 100; fd < 4096; fd++)
     if (!theirs[fd]) syscall(SYS_close, fd); // behind the sanitizers' back
-  xsi_queue_set_busy(0, true);
-  xsi_queue_set_busy(0, false);
+  test_set_busy(0, true);
+  test_set_busy(0, false);
   xsi_wake_helper();
   test_daemon_hang_up(d);
   EVENTUALLY(!xsi_page_joined());
   test_daemon_drop_page(d);
   test_session_start(d, 2);
-  xsi_queue_set_busy(0, true);
+  test_set_busy(0, true);
   CHECK(test_rung(d));
 }
 
@@ -223,8 +223,8 @@ int main(int count, char **arguments) {
   int plain = run_self("count-fds");
   errno = 4321;
   CHECK(xsi_queue_open(0, 0x0100, 0) == 0);
-  xsi_queue_set_busy(0, true);
-  xsi_queue_set_busy(0, false);
+  test_set_busy(0, true);
+  test_set_busy(0, false);
   CHECK(errno == 4321);
   test_session_start(d, 1);
   CHECK(test_count_helpers() == 1);

@@ -34,9 +34,9 @@ int main(void) {
   test_sleep_ms(500);
   uint32_t more = __atomic_load_n(&polls, __ATOMIC_RELAXED) - before;
   CHECK(xsi_page_joined() && more > 5 && more < 600);
-  xsi_queue_set_busy(0, true);
+  test_set_busy(0, true);
   CHECK(test_rung(d));
-  xsi_queue_set_busy(0, false);
+  test_set_busy(0, false);
   __atomic_store_n(&allowed, 1, __ATOMIC_RELAXED);
   test_sleep_ms(200);
   before = __atomic_load_n(&polls, __ATOMIC_RELAXED);

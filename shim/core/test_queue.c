@@ -21,10 +21,10 @@ static void *use(void *argument) {
       CHECK(queues[i] >= 0);
     }
     for (int i = 0; i < MINE; i++) {
-      xsi_queue_set_busy(queues[i], true);
-      xsi_queue_set_tally(queues[i], (struct xsi_tally){.submitted = (uint64_t)i});
+      test_set_busy(queues[i], true);
+      xsi_queue_add(queues[i], (struct xsi_tally){.submitted = (uint64_t)i});
       xsi_gate_pass(queues[i]);
-      if (i % 2 == 0) xsi_queue_set_busy(queues[i], false);
+      if (i % 2 == 0) test_set_busy(queues[i], false);
       xsi_count(launches, 1);
     }
     for (int i = 0; i < MINE; i++)
@@ -43,15 +43,15 @@ static void limits(void) {
   CHECK(xsi_queue_open(0, 0, 0) == -ENOSPC);
   xsi_queue_close(500);
   CHECK(xsi_queue_open(0, 0, 0) == 500);
-  xsi_queue_set_busy(-ENOSPC, true);
-  xsi_queue_set_busy(XSW_MAX_QUEUES, true);
+  test_set_busy(-ENOSPC, true);
+  test_set_busy(XSW_MAX_QUEUES, true);
   xsi_queue_close(-1);
   xsi_queue_close(XSW_MAX_QUEUES);
   xsi_gate_wait(-1);
   for (int i = 0; i < XSW_MAX_QUEUES; i++) {
     xsi_queue_close(i);
     xsi_queue_close(i);
-    xsi_queue_set_busy(i, true); // closed: nothing
+    test_set_busy(i, true); // closed: nothing
   }
 }
 

@@ -36,10 +36,10 @@ static void silent_while_quiet(void) {
   forget_rings();
   set_quiet(true);
   xsi_count(launches, 7);
-  xsi_queue_set_busy(queue, true);
+  test_set_busy(queue, true);
   CHECK(!test_rung(d) && transitions() == 1);
   CHECK(worked() < 0 && worked() + (int64_t)xsi_now_ns() >= 0);
-  xsi_queue_set_busy(queue, false);
+  test_set_busy(queue, false);
   CHECK(!test_rung(d) && transitions() == 2 && worked() >= 0);
   // The helper's tick has what nobody was in a hurry for.
   EVENTUALLY(__atomic_load_n(&test_header(d)->launches, __ATOMIC_ACQUIRE) == 7);
@@ -49,9 +49,9 @@ static void silent_while_quiet(void) {
   xsi_queue_close(other);
   CHECK(test_rung(d));
   set_quiet(false);
-  xsi_queue_set_busy(queue, true);
+  test_set_busy(queue, true);
   CHECK(test_rung(d));
-  xsi_queue_set_busy(queue, false);
+  test_set_busy(queue, false);
   CHECK(test_rung(d));
 }
 
@@ -74,7 +74,7 @@ static void *change(void *argument) {
   uint32_t seed = 1;
   for (uint32_t round = 1; round <= ROUNDS; round++) {
     meet(round, &seed, 25);
-    xsi_queue_set_busy(queue, round % 2 == 1);
+    test_set_busy(queue, round % 2 == 1);
     __atomic_store_n(&done, round, __ATOMIC_SEQ_CST);
   }
   return NULL;
@@ -118,9 +118,9 @@ static void loses_nothing(void) {
 static void *work(void *sum) {
   uint64_t total = 0;
   for (int i = 0; i < PERIODS; i++) {
-    xsi_queue_set_busy(queue, true);
+    test_set_busy(queue, true);
     uint64_t begun = __atomic_load_n(&slot()->changed_ns, __ATOMIC_RELAXED);
-    xsi_queue_set_busy(queue, false);
+    test_set_busy(queue, false);
     total += __atomic_load_n(&slot()->changed_ns, __ATOMIC_RELAXED) - begun;
   }
   *(uint64_t *)sum = total;
@@ -148,7 +148,7 @@ static void time_is_exact(void) {
   CHECK(pthread_join(thread, NULL) == 0);
   CHECK(worked() - first == (int64_t)sum);
   // The slot's next queue goes on counting, and what ended with work in it is in.
-  xsi_queue_set_busy(queue, true);
+  test_set_busy(queue, true);
   last = worked() + (int64_t)xsi_now_ns();
   xsi_queue_close(queue);
   CHECK(worked() >= last);

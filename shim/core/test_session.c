@@ -15,8 +15,8 @@ static void joins_and_publishes(void) {
   first_queue = xsi_queue_open(1, 0x0200, 0);
   int second = xsi_queue_open(0, 0x0308, -3);
   CHECK(first_queue == 0 && second == 1);
-  xsi_queue_set_busy(second, true); // before anybody listens
-  xsi_queue_set_tally(second, (struct xsi_tally){77, 60, 17});
+  test_set_busy(second, true); // before anybody listens
+  xsi_queue_add(second, (struct xsi_tally){77, 60, 17});
   xsi_count(launches, 5);
   test_session_start(d, 42);
   CHECK(d->hello.pid == (uint32_t)getpid() && d->hello.hint.priority == 9);
@@ -36,14 +36,14 @@ static void joins_and_publishes(void) {
 
   while (test_rung(d))
     continue;
-  xsi_queue_set_busy(first_queue, true);
+  test_set_busy(first_queue, true);
   CHECK(test_rung(d) && test_slot(d, 0)->transitions == 1);
-  xsi_queue_set_busy(first_queue, true); // no change: no ring
+  test_set_busy(first_queue, true); // no change: no ring
   CHECK(!test_rung(d) && test_slot(d, 0)->transitions == 1);
-  xsi_queue_set_busy(first_queue, false);
+  test_set_busy(first_queue, false);
   CHECK(test_rung(d) && test_slot(d, 0)->transitions == 2);
   xsi_count(launches, 3); // the tick publishes it
-  xsi_queue_set_tally(first_queue, (struct xsi_tally){.submitted = 11});
+  xsi_queue_add(first_queue, (struct xsi_tally){.submitted = 11});
   EVENTUALLY(field(&test_header(d)->launches) == 8);
   EVENTUALLY(field(&test_slot(d, 0)->submitted) == 11);
 
@@ -171,7 +171,7 @@ static void loss_recovers_and_rejoins(void) {
   uint64_t old_transitions = test_slot(d, 0)->transitions;
   test_heart_stop(d);
   test_daemon_drop_page(d);
-  xsi_queue_set_busy(0, true); // nobody listens: no crash, not lost
+  test_set_busy(0, true); // nobody listens: no crash, not lost
 
   uint64_t ready_ns = xsi_now_ns();
   test_session_start(d, 43);

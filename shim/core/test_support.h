@@ -49,6 +49,18 @@
 #include "core/wake.h"
 #include "driver/rm/frames.h"
 
+/* One stream of the queue becomes busy or idle, if it is not yet. */
+__attribute__((unused)) static void test_set_busy(int index, bool busy) {
+  if (index < 0 || index >= XSW_MAX_QUEUES) {
+    if (xsi_queue_enter(index) || xsi_queue_leave(index, (struct xsi_tally){0})) abort();
+    return;
+  }
+  uint64_t was = __atomic_load_n(&xsi_slot((uint32_t)index)->transitions, __ATOMIC_SEQ_CST) & 1;
+  if ((was != 0) == busy) return;
+  if (busy ? xsi_queue_enter(index) : xsi_queue_leave(index, (struct xsi_tally){0}))
+    xsi_queue_changed(index);
+}
+
 static char test_directory[64]; /* removed also when a check fails */
 static pid_t test_owner;
 

@@ -10,26 +10,30 @@
  * idle when completed equals submitted; a call in progress keeps it busy.
  *
  * Two threads can race: the submitter increments submitted and then loads busy; the thread that marks
- * the stream idle clears busy and then loads submitted. At least one must see the other's store. A locked
+ * the stream idle freezes busy and then loads submitted. At least one must see the other's store. A locked
  * instruction would ensure that, but it would wait for the driver's write to the device and cost several
- * times the rest of the hook. Therefore the thread that used a stream first is its owner. The owner counts
- * with plain stores in words that only it writes; only compiler reordering is prevented. Other threads
- * count in separate words, with sequentially consistent additions. A thread that marks another owner's
- * stream idle calls membarrier between its two steps. The barrier makes the owner's earlier stores
- * visible here, and lets the owner's later loads see busy = 0.
+ * times the rest of the hook. Therefore a stream can have an owner: a thread that counts with plain stores
+ * in words that only it writes; only compiler reordering is prevented. Other threads count in separate
+ * words, with sequentially consistent additions. A thread that marks another owner's stream idle calls
+ * membarrier between its two steps. The barrier makes the owner's earlier stores visible here, and lets the
+ * owner's later loads see that busy is frozen.
  *
  * A membarrier costs up to a few microseconds. If other threads keep finding the end of a stream after
- * only a few launches, the stream loses its owner: behind a barrier, while busy = 0. A nonzero busy holds
- * the owner's token, or XSI_WORK_NOBODY. A former owner that has not noticed still counts in its own
+ * only a few launches, the stream loses its owner: behind a barrier, while busy is frozen. A nonzero busy
+ * holds the owner's token, or XSI_WORK_NOBODY. A former owner that has not noticed still counts in its own
  * words, which no other thread writes in this life of the record. It then finds that busy is not its
- * token and takes the lock. Without membarrier no stream has an owner.
+ * token and waits until the stream is thawed. Without membarrier no stream has an owner.
  *
  * A stream counts for the queue of its context, or has a queue of its own: because the program created
  * one (api/), or because XSCHED_GRANULARITY asks for it. The program may hold such a stream at a gate of
  * its own, a slot that stays closed.
  *
- * Lock order: watch lock of a context (xsi_work_exclude) -> work lock -> queue lock. The driver is never
- * called with the work lock held. The watcher calls it with the watch lock of the one context that it asks
+ * The state of one stream is locked by the stream itself: busy is XSI_WORK_FROZEN meanwhile. So streams that
+ * become busy and idle in several threads share only the count of their queue (queue.h). The work lock guards
+ * the tables; looking a stream up takes no lock.
+ *
+ * Lock order: watch lock of a context (xsi_work_exclude) -> work lock -> frozen stream -> list lock of a
+ * context. The driver is never called with one of the last three held. The watcher calls it with the watch lock of the one context that it asks
  * about, so a question that the driver answers late holds up no other context. A thread has at most one
  * watch lock. The watcher itself never waits for one.
  */
@@ -101,12 +105,9 @@ struct xsi_work_stream {
   uint64_t submitted_others; /* added by all other threads */
   uint64_t landed_others;
   struct xsw_queue *slot; /* gate and limits; a slot of zeros where the context has no queue */
-  uint64_t owner;         /* token of the thread that used the stream first, or XSI_WORK_NOBODY */
-  uint64_t busy;          /* 0, or what owner was when it became so */
-  int32_t queue;          /* of the slot in force, or -1 */
-  bool watched;     /* the watcher, not the application, found the end of the last busy time */
-  bool own;         /* the queue is this stream's alone; under the work lock */
-  bool owner_syncs; /* as syncing, of the owner thread: no locked instruction */
+  uint64_t owner;         /* token of a thread, or XSI_WORK_NOBODY */
+  uint64_t busy;          /* 0, what owner was when it became so, or XSI_WORK_FROZEN */
+  uintptr_t key;          /* xsi_work_key; 0: not in the table */
 
   uint64_t completed;
   uint64_t aside_owner;  /* landed work that is no launch; written like landed */
@@ -114,38 +115,49 @@ struct xsi_work_stream {
   uint64_t aside_others, copies_others;
   uint32_t syncing;       /* threads waiting for it now: the watcher keeps off */
   uint32_t program_holds; /* and the futex word for those it holds */
+  uint32_t waiters;       /* for the stream to be thawed */
+  int32_t queue;          /* of the slot in force, or -1 */
+  bool watched;     /* the watcher, not the application, found the end of the last busy time */
+  bool owner_syncs; /* as syncing, of the owner thread: no locked instruction */
+  bool listed;      /* in the context's list; atomic */
+  bool own;         /* the queue is this stream's alone */
+  uint32_t periods; /* counts busy times */
+
+  /* frozen, or under the work lock and frozen to change them */
+  struct xsi_work_context *context;
+  struct xsi_tally published; /* what its queue knows of */
+  uint32_t wasted;            /* consecutive unprofitable membarriers */
+  uint64_t wasted_at;         /* the owner's landed count at the last one */
+  bool abandoned; /* destroyed, or its thread ended, with work in it: lives until that is over */
 
   /* under the work lock */
   uint64_t incarnation; /* counts lives of this record; records are never freed */
   const struct xsi_work_platform *platform;
-  struct xsi_work_context *context;
   uintptr_t key_context, handle;
   uint64_t key_thread;
   uint32_t capturing; /* captures begun on it */
-  uint32_t wasted;    /* consecutive unprofitable membarriers */
-  uint64_t wasted_at; /* the owner's landed count at the last one */
-  bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
-  uintptr_t orphan; /* our event behind the last work of a destroyed stream */
-  uintptr_t fence;  /* our event in front of a wait for a signal, behind fence_mark */
+  uintptr_t orphan;   /* our event behind the last work of a destroyed stream */
+  uintptr_t fence;    /* our event in front of a wait for a signal, behind fence_mark */
   uint64_t fence_mark;
   bool awaits; /* atomic: it has waited for signals */
-  uint64_t busy_since_ns, poll_at_ns;
-  struct xsi_tally published; /* what its queue knows of */
-  uint64_t
-      waited_since_ns; /* the watcher's: when it first saw a thread wait for it; 0: none does */
-  uint64_t looked_at;  /* the watcher's: submissions when it last came by */
-  struct xsi_tally own_tally;
   struct xsi_work_limit *limit;
-  struct xsi_work_batch *batch; /* of its context; NULL: not known yet in this life */
-  uint32_t batch_value;         /* the value that its work waits for, or has waited for */
-  struct xsi_work_stream *hash_next;
-  struct xsi_work_stream *next, *previous;           /* of the context */
-  struct xsi_work_stream *busy_next, *busy_previous; /* of the context, while busy */
+  struct xsi_work_batch *batch;      /* of its context; NULL: not known yet in this life */
+  uint32_t batch_value;              /* the value that its work waits for, or has waited for */
+  struct xsi_work_stream *hash_next; /* atomic */
+  struct xsi_work_stream *next, *previous; /* of the context */
+
+  /* the watcher's */
+  uint32_t seen_periods;
+  uint64_t busy_since_ns, poll_at_ns;
+  uint64_t waited_since_ns; /* when it first saw a thread wait for it; 0: none does */
+  uint64_t looked_at;       /* submissions when it last came by */
+  struct xsi_work_stream *list_next, *list_previous; /* of the context; under its list lock */
 } __attribute__((aligned(64)));
 
 _Static_assert(offsetof(struct xsi_work_stream, completed) == 64, "the first line is full");
 
-#define XSI_WORK_NOBODY UINT64_MAX /* no thread's token */
+#define XSI_WORK_NOBODY UINT64_MAX       /* no thread's token */
+#define XSI_WORK_FROZEN (UINT64_MAX - 1) /* nor is this: one thread changes the stream's state */
 
 /* What every launch reads of the process, in one line that hardly ever changes. */
 struct xsi_work_hot {
@@ -167,34 +179,33 @@ bool xsi_work_started(void); /* by any platform */
 
 struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platform,
                                            uintptr_t context, uintptr_t handle);
+/* The same for one that has a record, without a lock; else NULL. */
+struct xsi_work_stream *xsi_work_switch(uintptr_t context, uintptr_t handle);
 /* Created streams are aligned addresses; the default ones are not. */
 static inline uintptr_t xsi_work_key(uintptr_t context, uintptr_t handle) {
   return context << 2 | handle;
 }
-static inline struct xsi_work_seen *xsi_work_line(uintptr_t key) {
-  return &xsi_thread.work.cache[(key ^ key >> 4 ^ key >> 12) % XSI_WORK_CACHE];
+/* The one that this thread used last, or NULL. */
+static inline struct xsi_work_stream *xsi_work_last(uintptr_t context, uintptr_t handle) {
+  const struct xsi_work_thread *mine = &xsi_thread.work;
+  return XSI_LIKELY(mine->last.key == xsi_work_key(context, handle) &&
+                    mine->epoch == __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE))
+             ? mine->last.stream
+             : NULL;
 }
 /* The record of a stream, made on first sight; NULL: run it unscheduled. context is 0 for created
  * streams, whose handle says it all. */
 static inline struct xsi_work_stream *xsi_work_find(const struct xsi_work_platform *platform,
                                                     uintptr_t context, uintptr_t handle) {
-  struct xsi_work_thread *mine = &xsi_thread.work;
-  struct xsi_work_seen *line = xsi_work_line(xsi_work_key(context, handle));
-  if (XSI_LIKELY(line->key == xsi_work_key(context, handle) &&
-                 mine->epoch == __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE))) {
-    mine->last = *line;
-    return line->stream;
-  }
-  return xsi_work_find_slow(platform, context, handle);
+  struct xsi_work_stream *stream = xsi_work_last(context, handle);
+  if (XSI_UNLIKELY(!stream)) stream = xsi_work_switch(context, handle);
+  return XSI_LIKELY(stream) ? stream : xsi_work_find_slow(platform, context, handle);
 }
-/* The same if it is the one this thread used last and nothing is being captured; else NULL. */
+/* The same if it has a record and nothing is being captured; else NULL. */
 static inline struct xsi_work_stream *xsi_work_same(uintptr_t context, uintptr_t handle) {
-  const struct xsi_work_thread *mine = &xsi_thread.work;
-  return XSI_LIKELY(mine->last.key == xsi_work_key(context, handle) &&
-                    mine->epoch == __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE) &&
-                    __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
-             ? mine->last.stream
-             : NULL;
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0)) return NULL;
+  struct xsi_work_stream *stream = xsi_work_last(context, handle);
+  return XSI_LIKELY(stream) ? stream : xsi_work_switch(context, handle);
 }
 void xsi_work_stream_created(uintptr_t handle);
 /* Forgets the stream before the driver destroys it; work still in it stays counted until it is
@@ -228,7 +239,7 @@ void xsi_work_context_drop(uintptr_t context);
 /* ---- submissions --------------------------------------------------------------- */
 
 void xsi_work_mark_busy(struct xsi_work_stream *stream);
-bool xsi_work_is_busy(const struct xsi_work_stream *stream);
+bool xsi_work_is_busy(struct xsi_work_stream *stream);
 void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher);
 void xsi_work_limit_before(struct xsi_work_stream *stream);
 void xsi_work_limit_after(struct xsi_work_stream *stream);

@@ -35,8 +35,7 @@ void xsi_work_owners_start(void) {
 
 bool xsi_work_owners(void) { return __atomic_load_n(&barrier_is_there, __ATOMIC_ACQUIRE); }
 
-// Makes the owner's earlier counts visible, and busy = 0 visible to its later ones. Under the work lock,
-// with busy = 0.
+// Makes the owner's earlier counts visible, and to its later ones that the stream is frozen.
 static void meet_owner(struct xsi_work_stream *stream) {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
   // A sandbox has forbidden the call since. At most one concurrent launch of the owner is mistaken for
@@ -46,7 +45,7 @@ static void meet_owner(struct xsi_work_stream *stream) {
   __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
 }
 
-// The stream is idle after a barrier: decides whether it keeps its owner.
+// The stream is idle after a barrier, and frozen: decides whether it keeps its owner.
 static void weigh_owner(struct xsi_work_stream *stream) {
   uint64_t landed = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
   bool worth = landed - stream->wasted_at >= WORTH;
@@ -56,23 +55,77 @@ static void weigh_owner(struct xsi_work_stream *stream) {
     __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
 }
 
-// ---- busy and idle ------------------------------------------------------------------------------
+// ---- the state of one stream ----------------------------------------------------------------------
 
-void xsi_work_set_idle(struct xsi_work_stream *stream) {
-  struct xsi_work_context *context = stream->context;
-  if (stream->busy_previous)
-    stream->busy_previous->busy_next = stream->busy_next;
-  else
-    context->busy_streams = stream->busy_next;
-  if (stream->busy_next) stream->busy_next->busy_previous = stream->busy_previous;
-  stream->busy_next = stream->busy_previous = NULL;
-  context->busy--;
-  xsi_work_count_busy(stream, false);
+static uint32_t *half(uint64_t *busy) { return (uint32_t *)busy; } // the futex word
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes first");
+
+uint64_t xsi_work_freeze(struct xsi_work_stream *stream) {
+  for (;;) {
+    uint64_t busy = __atomic_load_n(&stream->busy, __ATOMIC_RELAXED);
+    if (XSI_UNLIKELY(busy == XSI_WORK_FROZEN))
+      xsi_lock_await(half(&stream->busy), UINT32_MAX, (uint32_t)XSI_WORK_FROZEN, &stream->waiters);
+    else if (__atomic_compare_exchange_n(&stream->busy, &busy, XSI_WORK_FROZEN, false,
+                                         __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+      return busy;
+  }
 }
+
+void xsi_work_thaw(struct xsi_work_stream *stream, uint64_t busy) {
+  __atomic_store_n(&stream->busy, busy, __ATOMIC_RELEASE);
+  if (XSI_UNLIKELY(__atomic_load_n(&stream->waiters, __ATOMIC_RELAXED) != 0))
+    xsi_lock_wake_word(half(&stream->busy));
+}
+
+static void put_into_list(struct xsi_work_context *context, struct xsi_work_stream *stream) {
+  stream->list_previous = NULL;
+  stream->list_next = context->list;
+  if (context->list) context->list->list_previous = stream;
+  context->list = stream;
+  context->listed++;
+  __atomic_store_n(&stream->listed, true, __ATOMIC_SEQ_CST);
+}
+
+static void take_from_list(struct xsi_work_context *context, struct xsi_work_stream *stream) {
+  if (stream->list_previous)
+    stream->list_previous->list_next = stream->list_next;
+  else
+    context->list = stream->list_next;
+  if (stream->list_next) stream->list_next->list_previous = stream->list_previous;
+  context->listed--;
+  __atomic_store_n(&stream->listed, false, __ATOMIC_SEQ_CST);
+}
+
+void xsi_work_list(struct xsi_work_stream *stream) {
+  struct xsi_work_context *context = stream->context;
+  xsi_lock_take(&context->list_lock);
+  if (!stream->listed) put_into_list(context, stream);
+  xsi_lock_give(&context->list_lock);
+}
+
+void xsi_work_unlist(struct xsi_work_stream *stream) {
+  struct xsi_work_context *context = stream->context;
+  xsi_lock_take(&context->list_lock);
+  if (stream->listed) take_from_list(context, stream);
+  xsi_lock_give(&context->list_lock);
+}
+
+// A stream that becomes busy meanwhile freezes itself before it looks whether it is listed.
+void xsi_work_prune(struct xsi_work_context *context) {
+  for (struct xsi_work_stream *stream = context->list, *next; stream; stream = next) {
+    next = stream->list_next;
+    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) != 0) continue;
+    take_from_list(context, stream);
+    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) != 0) put_into_list(context, stream);
+  }
+}
+
+// ---- busy and idle ------------------------------------------------------------------------------
 
 void xsi_work_count_other(struct xsi_work_stream *stream) {
   __atomic_fetch_add(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
-  if (XSI_UNLIKELY(!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))) xsi_work_mark_busy(stream);
+  uint64_t busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
+  if (XSI_UNLIKELY(busy == 0 || busy == XSI_WORK_FROZEN)) xsi_work_mark_busy(stream);
 }
 
 void xsi_work_landed_other(struct xsi_work_stream *stream) {
@@ -84,59 +137,73 @@ void xsi_work_aside_other(struct xsi_work_stream *stream, unsigned aside, unsign
   __atomic_fetch_add(&stream->copies_others, copies, __ATOMIC_RELAXED);
 }
 
-// Neither of these two touches errno; callees that may do so restore it. They are on the path of every
-// launch that is waited for.
+// None of these touches errno; callees that may do so restore it. They are on the path of every launch that is
+// waited for.
 void xsi_work_mark_busy(struct xsi_work_stream *stream) {
-  bool wake = false;
-  xsi_work_lock();
-  struct xsi_work_context *context = stream->context;
-  if (context && !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
-    // Only its end has to be ordered with submissions.
-    __atomic_store_n(&stream->busy, stream->owner, __ATOMIC_RELEASE);
-    stream->busy_next = context->busy_streams;
-    if (context->busy_streams) context->busy_streams->busy_previous = stream;
-    context->busy_streams = stream;
-    stream->busy_since_ns = stream->poll_at_ns = 0; // the watcher sets them when it comes by
-    context->busy++;
-    xsi_work_count_busy(stream, true);
-    wake = xsi_work_watch_deep(); // always: it is no longer when this returns
-    wake = wake || __atomic_load_n(&stream->watched, __ATOMIC_RELAXED);
+  uint64_t busy = xsi_work_freeze(stream);
+  bool begins = busy == 0 && stream->context, changed = false, wake = false;
+  int queue = stream->queue;
+  if (begins) {
+    busy = stream->owner;
+    changed = xsi_work_enter_queue(stream);
+    __atomic_store_n(&stream->periods, stream->periods + 1, __ATOMIC_RELAXED);
+    // Who takes it from the list looks at busy afterwards, which is frozen here.
+    if (XSI_UNLIKELY(!__atomic_load_n(&stream->listed, __ATOMIC_SEQ_CST))) xsi_work_list(stream);
+    wake = __atomic_load_n(&stream->watched, __ATOMIC_RELAXED);
   }
-  xsi_work_unlock();
-  if (XSI_UNLIKELY(wake)) xsi_work_watch_busy(true);
+  xsi_work_thaw(stream, busy);
+  if (changed) xsi_queue_changed(queue);
+  if (begins && XSI_UNLIKELY(xsi_work_watch_deep() || wake)) xsi_work_watch_busy(true);
 }
 
-static void try_idle(struct xsi_work_stream *stream, bool by_watcher) {
-  uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  if (stream->context && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
-      completed >= xsi_work_submitted(stream)) {
-    __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
-    bool meet = stream->owner != XSI_WORK_NOBODY && !xsi_work_owned(stream);
-    if (meet) meet_owner(stream);
-    if (completed < xsi_work_submitted(stream)) {
-      // Another thread submitted in between and may have seen the stream busy: it is. Both periods count
-      // as one, because only that thread could tell whether it submitted before or after the end.
-      __atomic_store_n(&stream->busy, stream->owner, __ATOMIC_SEQ_CST);
-    } else {
-      if (!meet)
-        stream->wasted = 0;
-      else if (!by_watcher)
-        weigh_owner(stream);
+// The end of a destroyed stream's work is the end of its record.
+static void __attribute__((cold)) bury(struct xsi_work_stream *stream) {
+  int saved_errno = errno;
+  xsi_work_lock();
+  if (stream->abandoned && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) == 0)
+    xsi_work_release(stream);
+  xsi_work_unlock();
+  errno = saved_errno;
+}
+
+// Frozen, with work that is over as far as this thread can see: is it over?
+static bool is_over(struct xsi_work_stream *stream, bool by_watcher) {
+  bool meet = stream->owner != XSI_WORK_NOBODY && !xsi_work_owned(stream);
+  if (meet) meet_owner(stream);
+  // If the owner submitted meanwhile, both periods count as one: only that thread could say whether it
+  // submitted before or after the end.
+  if (meet && __atomic_load_n(&stream->completed, __ATOMIC_RELAXED) < xsi_work_submitted(stream))
+    return false;
+  if (!meet)
+    stream->wasted = 0;
+  else if (!by_watcher)
+    weigh_owner(stream);
+  return true;
+}
+
+// Everything up to the mark is over.
+static void try_idle(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
+  uint64_t busy = xsi_work_freeze(stream);
+  if (__atomic_load_n(&stream->completed, __ATOMIC_RELAXED) < mark)
+    __atomic_store_n(&stream->completed, mark, __ATOMIC_RELEASE);
+  bool changed = false, abandoned = false;
+  int queue = stream->queue;
+  if (stream->context && busy != 0 &&
+      __atomic_load_n(&stream->completed, __ATOMIC_RELAXED) >= xsi_work_submitted(stream)) {
+    busy = is_over(stream, by_watcher) ? 0 : stream->owner;
+    if (busy == 0) {
       __atomic_store_n(&stream->watched, by_watcher, __ATOMIC_RELAXED);
-      xsi_work_set_idle(stream);
-      if (XSI_UNLIKELY(stream->abandoned)) {
-        int saved_errno = errno;
-        xsi_work_release(stream);
-        errno = saved_errno;
-      }
+      changed = xsi_work_leave_queue(stream);
+      abandoned = stream->abandoned;
     }
   }
+  xsi_work_thaw(stream, busy);
+  if (changed) xsi_queue_changed(queue);
+  if (XSI_UNLIKELY(abandoned)) bury(stream);
 }
 
 void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher) {
-  xsi_work_lock();
-  try_idle(stream, by_watcher);
-  xsi_work_unlock();
+  try_idle(stream, 0, by_watcher);
 }
 
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
@@ -144,11 +211,7 @@ void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_wa
   if (completed >= mark &&
       (completed < xsi_work_submitted(stream) || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)))
     return; // somebody else was here
-  xsi_work_lock();
-  if (__atomic_load_n(&stream->completed, __ATOMIC_RELAXED) < mark)
-    __atomic_store_n(&stream->completed, mark, __ATOMIC_RELEASE);
-  try_idle(stream, by_watcher);
-  xsi_work_unlock();
+  try_idle(stream, mark, by_watcher);
 }
 
 void xsi_work_withdraw(struct xsi_work_stream *stream) {
@@ -159,7 +222,7 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
     __atomic_sub_fetch(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
   }
   xsi_thread.work.calling--;
-  // Only the lock tells whether that was all: a thread that completes the rest now neither orders its
+  // Only a frozen stream says whether that was all: a thread that completes the rest now neither orders its
   // store with this one nor leaves busy alone.
   xsi_work_try_idle(stream, false);
 }
@@ -235,23 +298,23 @@ void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t handle) {
   marks->room = sizeof marks->own / sizeof marks->own[0];
   marks->marked = marks->own;
   int saved_errno = errno;
-  xsi_work_lock();
-  struct xsi_work_context *context = xsi_work_lookup_context(handle);
-  if (context && context->busy > marks->room) {
-    struct xsi_work_marked *more = malloc(context->busy * sizeof *more);
+  struct xsi_work_context *context = xsi_work_lock_list(handle);
+  if (context && context->listed > marks->room) {
+    struct xsi_work_marked *more = malloc(context->listed * sizeof *more);
     if (more) {
       marks->marked = more;
-      marks->room = context->busy;
+      marks->room = context->listed;
     }
   }
   // Without memory for all of them, the watcher finds the rest.
-  for (struct xsi_work_stream *stream = context ? context->busy_streams : NULL;
-       stream && marks->count < marks->room; stream = stream->busy_next) {
+  for (struct xsi_work_stream *stream = context ? context->list : NULL;
+       stream && marks->count < marks->room; stream = stream->list_next) {
+    if (!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) continue;
     marks->marked[marks->count].stream = stream;
     marks->marked[marks->count++].mark = xsi_work_mark(stream);
     xsi_work_sync_begins(stream);
   }
-  xsi_work_unlock();
+  if (context) xsi_lock_give(&context->list_lock);
   errno = saved_errno;
 }
 
@@ -268,10 +331,8 @@ void xsi_work_marks_done(struct xsi_work_marks *marks, bool over) {
   }
 }
 
-// Under the lock: a thread that finds the end of a stream clears busy before it has made sure.
-bool xsi_work_is_busy(const struct xsi_work_stream *stream) {
-  xsi_work_lock();
-  bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) != 0;
-  xsi_work_unlock();
-  return busy;
+bool xsi_work_is_busy(struct xsi_work_stream *stream) {
+  uint64_t busy = xsi_work_freeze(stream);
+  xsi_work_thaw(stream, busy);
+  return busy != 0;
 }

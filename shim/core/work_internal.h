@@ -16,14 +16,17 @@ struct xsi_work_context {
   int queue;
   bool known; /* its device */
   struct xsi_work_device device;
-  uint32_t busy;    /* busy streams */
-  uint32_t sharing; /* those of them that have no queue of their own */
-  struct xsi_tally tally;
   uintptr_t *events; /* spare events of ours */
   unsigned spare, room;
-  struct xsi_work_stream *streams, *busy_streams;
+  struct xsi_work_stream *streams;
   struct xsi_work_context *hash_next, *next, *previous;
-  pthread_mutex_t watch; /* survives the record's lives: see xsi_work_exclude */
+
+  /* survives the record's lives */
+  struct xsi_lock list_lock;
+  /* Streams that were busy since the watcher last looked at them: all busy ones are in it. */
+  struct xsi_work_stream *list;
+  uint32_t listed;
+  pthread_mutex_t watch; /* see xsi_work_exclude */
 };
 #define XSI_WORK_PLATFORMS 4
 extern const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS]; /* started ones */
@@ -31,27 +34,39 @@ extern struct xsi_work_context *xsi_work_contexts;
 extern struct xsi_lock xsi_work_the_lock;
 static inline void xsi_work_lock(void) { xsi_lock_take(&xsi_work_the_lock); }
 static inline void xsi_work_unlock(void) { xsi_lock_give(&xsi_work_the_lock); }
-/* Under the work lock: in work_table.c the tables, in work_busy.c the end of a busy time. */
+
+/* Locks the stream's state and returns what busy was; thaw unlocks it with a new value. */
+uint64_t xsi_work_freeze(struct xsi_work_stream *stream);
+void xsi_work_thaw(struct xsi_work_stream *stream, uint64_t busy);
+/* The stream is in the context's list, or leaves it; frozen. */
+void xsi_work_list(struct xsi_work_stream *stream);
+void xsi_work_unlist(struct xsi_work_stream *stream);
+/* Takes the list lock of that context; NULL: there is none. */
+struct xsi_work_context *xsi_work_lock_list(uintptr_t handle);
+/* Takes idle streams from the list, whose lock is held. */
+void xsi_work_prune(struct xsi_work_context *context);
+/* Under the work lock, in work_table.c: the tables. */
 struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle);
 void xsi_work_release(struct xsi_work_stream *stream);
-void xsi_work_set_idle(struct xsi_work_stream *stream);
 bool xsi_work_owners(void);       /* may streams have owners? */
 void xsi_work_owners_start(void); /* finds out; without a lock, it can take milliseconds */
 /* In work_queue.c: what the record counted, in all its lives. */
 struct xsi_tally xsi_work_tally(const struct xsi_work_stream *stream);
 /* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),
- * its end, and the change of a stream between idle and busy. */
+ * and its end. */
 int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority);
 void xsi_work_take_queue(struct xsi_work_stream *stream);
 void xsi_work_let_go(struct xsi_work_stream *stream); /* whom the program holds */
 void xsi_work_choose_slot(struct xsi_work_stream *stream);
-void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy);
+/* Frozen, in work_queue.c: the stream becomes busy, or idle. True: xsi_queue_changed, without a lock. */
+bool xsi_work_enter_queue(struct xsi_work_stream *stream);
+bool xsi_work_leave_queue(struct xsi_work_stream *stream);
 /* Under the work lock: an event of ours to use again (0: none), and giving one back. */
 uintptr_t xsi_work_spare_event(struct xsi_work_context *context);
 void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event);
 void xsi_work_limit_forget(struct xsi_work_stream *stream); /* under the work lock */
-void xsi_work_watch_busy(bool wake);           /* a stream became busy; after the work lock */
-bool xsi_work_watch_deep(void);                /* under the work lock: must the watcher be woken? */
+void xsi_work_watch_busy(bool wake); /* a stream became busy; after the work lock */
+bool xsi_work_watch_deep(void);      /* after a stream became busy: must the watcher be woken? */
 void xsi_work_batch_forget(uintptr_t context); /* under the work lock, before the context goes */
 void xsi_work_events_start(void);
 size_t xsi_work_events_room(void); /* entries that have memory; for tests */

@@ -37,28 +37,31 @@ struct xsi_tally xsi_work_tally(const struct xsi_work_stream *stream) {
   return (struct xsi_tally){landed, landed > aside ? landed - aside : 0, copies};
 }
 
-static void publish_tally(struct xsi_work_stream *stream) {
-  struct xsi_work_context *context = stream->context;
-  struct xsi_tally now = xsi_work_tally(stream), *before = &stream->published;
-  struct xsi_tally *sum = stream->own ? &stream->own_tally : &context->tally;
-  sum->submitted += now.submitted - before->submitted;
-  sum->copies += now.copies - before->copies;
-  if (now.launches > before->launches) sum->launches += now.launches - before->launches;
-  if (now.launches < before->launches) now.launches = before->launches;
-  *before = now;
-  int index = stream->own ? stream->queue : context->queue;
-  if (index >= 0) xsi_queue_set_tally(index, *sum);
+bool xsi_work_enter_queue(struct xsi_work_stream *stream) {
+  return stream->queue >= 0 && xsi_queue_enter(stream->queue);
 }
 
-void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy) {
-  struct xsi_work_context *context = stream->context;
-  if (!busy) publish_tally(stream);
-  if (stream->own) {
-    xsi_queue_set_busy(stream->queue, busy);
-    return;
-  }
-  bool changes = busy ? context->sharing++ == 0 : --context->sharing == 0;
-  if (changes && context->queue >= 0) xsi_queue_set_busy(context->queue, busy);
+bool xsi_work_leave_queue(struct xsi_work_stream *stream) {
+  struct xsi_tally now = xsi_work_tally(stream), *before = &stream->published;
+  if (now.launches < before->launches) now.launches = before->launches;
+  struct xsi_tally since = {now.submitted - before->submitted, now.launches - before->launches,
+                            now.copies - before->copies};
+  *before = now;
+  return stream->queue >= 0 && xsi_queue_leave(stream->queue, since);
+}
+
+// Under the work lock: from the queue that the stream counts for to another one.
+static void move(struct xsi_work_stream *stream, bool own, int index) {
+  uint64_t busy = xsi_work_freeze(stream);
+  int before = stream->queue;
+  bool left = busy != 0 && xsi_work_leave_queue(stream);
+  stream->own = own;
+  if (own) __atomic_store_n(&stream->queue, index, __ATOMIC_RELAXED);
+  xsi_work_choose_slot(stream);
+  bool entered = busy != 0 && xsi_work_enter_queue(stream);
+  xsi_work_thaw(stream, busy);
+  if (left) xsi_queue_changed(before);
+  if (entered) xsi_queue_changed(stream->queue);
 }
 
 int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority) {
@@ -67,14 +70,7 @@ int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority) {
   if (!context->known) return -ENODEV;
   int index =
       xsi_queue_open_stream(context->device.pci_domain, context->device.pci_bus_slot, priority);
-  if (index < 0) return index;
-  bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
-  if (busy) xsi_work_count_busy(stream, false);
-  stream->own = true;
-  stream->own_tally = (struct xsi_tally){0};
-  __atomic_store_n(&stream->queue, index, __ATOMIC_RELAXED);
-  xsi_work_choose_slot(stream);
-  if (busy) xsi_work_count_busy(stream, true);
+  if (index >= 0) move(stream, true, index);
   return index;
 }
 
@@ -85,12 +81,8 @@ void xsi_work_let_go(struct xsi_work_stream *stream) {
 
 void xsi_work_take_queue(struct xsi_work_stream *stream) {
   int saved_errno = errno, index = stream->queue;
-  bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
-  if (busy) xsi_work_count_busy(stream, false);
-  stream->own = false;
   xsi_work_let_go(stream);
-  xsi_work_choose_slot(stream);
-  if (busy) xsi_work_count_busy(stream, true);
+  move(stream, false, -1);
   xsi_queue_close(index);
   errno = saved_errno;
 }

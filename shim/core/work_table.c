@@ -14,6 +14,7 @@
 #include "work_internal.h"
 
 #define STREAM_BUCKETS 4096
+#define MOST_STEPS 64 /* along a chain without the lock, which may change meanwhile */
 #define CONTEXT_BUCKETS 64
 #define CHUNK                                                                                      \
   64 /* records allocated at a time; never given back, so stale pointers stay readable */
@@ -77,11 +78,8 @@ bool xsi_work_started(void) {
 
 // ---- tables, under the work lock ------------------------------------------------------
 
-static struct xsi_work_stream **stream_bucket(uintptr_t context, uintptr_t handle,
-                                              uint64_t thread) {
-  uint64_t mix = (uint64_t)(context ^ (handle << 1)) + thread * 0x9E3779B97F4A7C15u;
-  mix ^= mix >> 31;
-  mix *= 0x9E3779B97F4A7C15u;
+static struct xsi_work_stream **stream_bucket(uintptr_t key, uint64_t thread) {
+  uint64_t mix = ((uint64_t)key >> 4 ^ key ^ thread << 20) * 0x9E3779B97F4A7C15u;
   return &stream_hash[(mix >> 40) % STREAM_BUCKETS];
 }
 
@@ -89,10 +87,34 @@ static struct xsi_work_context **context_bucket(uintptr_t handle) {
   return &context_hash[(handle >> 4 ^ handle >> 12) % CONTEXT_BUCKETS];
 }
 
+static bool is_it(const struct xsi_work_stream *stream, uintptr_t key, uint64_t thread) {
+  return __atomic_load_n(&stream->key, __ATOMIC_ACQUIRE) == key &&
+         (thread == 0 || __atomic_load_n(&stream->key_thread, __ATOMIC_RELAXED) == thread);
+}
+
 static struct xsi_work_stream *lookup(uintptr_t context, uintptr_t handle, uint64_t thread) {
-  struct xsi_work_stream *at = *stream_bucket(context, handle, thread);
-  while (at && (at->handle != handle || at->key_context != context || at->key_thread != thread))
+  uintptr_t key = xsi_work_key(context, handle);
+  struct xsi_work_stream *at = *stream_bucket(key, thread);
+  while (at && !is_it(at, key, thread))
     at = at->hash_next;
+  return at;
+}
+
+// Without the lock. Records are never freed, so that one that leaves its chain meanwhile only leads astray: to
+// none, and the lock finds the right one.
+struct xsi_work_stream *xsi_work_switch(uintptr_t context, uintptr_t handle) {
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  uintptr_t key = xsi_work_key(context, handle);
+  uint64_t thread = handle == XSI_WORK_THREAD ? mine->token : 0;
+  if (!mine->token) return NULL;
+  uint64_t epoch = __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE);
+  struct xsi_work_stream *at = __atomic_load_n(stream_bucket(key, thread), __ATOMIC_ACQUIRE);
+  for (unsigned steps = 0; at && !is_it(at, key, thread); steps++)
+    at = steps < MOST_STEPS ? __atomic_load_n(&at->hash_next, __ATOMIC_ACQUIRE) : NULL;
+  if (at) {
+    mine->epoch = epoch;
+    mine->last = (struct xsi_work_seen){key, at};
+  }
   return at;
 }
 
@@ -100,6 +122,29 @@ struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle) {
   struct xsi_work_context *at = *context_bucket(handle);
   while (at && at->handle != handle)
     at = at->hash_next;
+  return at;
+}
+
+static bool lock_if_it_is(struct xsi_work_context *context, uintptr_t handle) {
+  xsi_lock_take(&context->list_lock);
+  if (context->handle == handle) return true;
+  xsi_lock_give(&context->list_lock);
+  return false;
+}
+
+// Mostly without the work lock, as for streams.
+struct xsi_work_context *xsi_work_lock_list(uintptr_t handle) {
+  if (handle == 0) return NULL;
+  struct xsi_work_context *at = __atomic_load_n(context_bucket(handle), __ATOMIC_ACQUIRE);
+  for (unsigned steps = 0; at && steps < MOST_STEPS; steps++) {
+    if (__atomic_load_n(&at->handle, __ATOMIC_ACQUIRE) == handle && lock_if_it_is(at, handle))
+      return at;
+    at = __atomic_load_n(&at->hash_next, __ATOMIC_ACQUIRE);
+  }
+  xsi_work_lock();
+  at = xsi_work_lookup_context(handle);
+  if (at) xsi_lock_take(&at->list_lock);
+  xsi_work_unlock();
   return at;
 }
 
@@ -115,6 +160,7 @@ static struct xsi_work_stream *allocate_stream(void) {
   }
   struct xsi_work_stream *stream = free_streams;
   free_streams = stream->hash_next;
+  __atomic_store_n(&stream->hash_next, NULL, __ATOMIC_RELEASE);
   return stream;
 }
 
@@ -148,12 +194,12 @@ static struct xsi_work_context *add_context(const struct xsi_work_platform *plat
   if (context)
     free_contexts = context->hash_next;
   else if ((context = malloc(sizeof *context)) != NULL)
-    pthread_mutex_init(&context->watch, NULL);
+    memset(context, 0, sizeof *context), pthread_mutex_init(&context->watch, NULL);
   else
     return NULL;
-  memset(context, 0, offsetof(struct xsi_work_context, watch));
+  memset(context, 0, offsetof(struct xsi_work_context, list_lock));
   context->platform = platform;
-  context->handle = handle;
+  __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
   if (device) {
     context->known = true;
     context->device = *device;
@@ -167,8 +213,8 @@ static struct xsi_work_context *add_context(const struct xsi_work_platform *plat
     }
   }
   struct xsi_work_context **bucket = context_bucket(handle);
-  context->hash_next = *bucket;
-  *bucket = context;
+  __atomic_store_n(&context->hash_next, *bucket, __ATOMIC_RELEASE);
+  __atomic_store_n(bucket, context, __ATOMIC_RELEASE);
   context->next = xsi_work_contexts;
   if (xsi_work_contexts) xsi_work_contexts->previous = context;
   xsi_work_contexts = context;
@@ -192,11 +238,12 @@ static struct xsi_work_context *lock_and_find_context(const struct xsi_work_plat
 
 static void unhash(struct xsi_work_stream *stream) {
   struct xsi_work_stream **at =
-      stream_bucket(stream->key_context, stream->handle, stream->key_thread);
+      stream_bucket(xsi_work_key(stream->key_context, stream->handle), stream->key_thread);
   while (*at && *at != stream)
     at = &(*at)->hash_next;
-  if (*at) *at = stream->hash_next;
-  stream->hash_next = NULL;
+  if (*at) __atomic_store_n(at, stream->hash_next, __ATOMIC_RELEASE);
+  __atomic_store_n(&stream->key, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&stream->hash_next, NULL, __ATOMIC_RELEASE);
   __atomic_fetch_add(&xsi_work_hot.epoch, 1, __ATOMIC_RELEASE);
 }
 
@@ -217,11 +264,11 @@ static void start_counts(struct xsi_work_stream *stream) {
 // Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from
 // this life means nothing in the next.
 void xsi_work_release(struct xsi_work_stream *stream) {
-  if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
-    __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
-    xsi_work_set_idle(stream);
-  }
+  uint64_t busy = xsi_work_freeze(stream);
+  int queue = stream->queue;
+  bool changed = busy != 0 && xsi_work_leave_queue(stream), own = stream->own;
   struct xsi_work_context *context = stream->context;
+  xsi_work_unlist(stream);
   if (stream->previous)
     stream->previous->next = stream->next;
   else
@@ -231,8 +278,9 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
   xsi_work_limit_forget(stream);
   __atomic_store_n(&stream->batch, NULL, __ATOMIC_RELAXED);
-  if (stream->own) xsi_work_take_queue(stream);
   xsi_work_let_go(stream);
+  stream->own = false;
+  if (own) xsi_work_choose_slot(stream);
   if (stream->orphan) xsi_work_keep_event(context, stream->orphan);
   if (stream->fence) xsi_work_keep_event(context, stream->fence);
   stream->fence = 0;
@@ -244,15 +292,26 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   stream->context = NULL;
   stream->next = stream->previous = NULL;
   start_counts(stream);
-  stream->hash_next = free_streams;
+  __atomic_store_n(&stream->hash_next, free_streams, __ATOMIC_RELEASE);
   free_streams = stream;
+  xsi_work_thaw(stream, 0);
+  if (changed) xsi_queue_changed(queue);
+  if (own) xsi_queue_close(queue);
 }
 
-// The handle is gone, but its work is not over: the record lives until then.
-static void abandon(struct xsi_work_stream *stream) {
-  stream->abandoned = true;
-  forget_unlanded(stream);
-  xsi_work_limit_forget(stream);
+// The handle is gone. If its work is not over, the record lives until then; true: it does.
+static bool abandon(struct xsi_work_stream *stream) {
+  uint64_t busy = xsi_work_freeze(stream);
+  if (busy != 0) {
+    stream->abandoned = true;
+    forget_unlanded(stream);
+  }
+  xsi_work_thaw(stream, busy);
+  if (busy != 0)
+    xsi_work_limit_forget(stream);
+  else
+    xsi_work_release(stream);
+  return busy != 0;
 }
 
 // ---- streams ----------------------------------------------------------------------------
@@ -261,11 +320,12 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
                                           uintptr_t handle, uint64_t thread) {
   struct xsi_work_stream *stream = allocate_stream();
   if (!stream) return NULL;
+  xsi_work_freeze(stream); // a thread that saw its last life may still look
   stream->platform = context->platform;
   stream->context = context;
   stream->key_context = key_context;
   stream->handle = handle;
-  stream->key_thread = thread;
+  __atomic_store_n(&stream->key_thread, thread, __ATOMIC_RELAXED);
   start_counts(stream); // what was in mid-call when the last life ended has come back since
   uint64_t owner = xsi_work_owners() ? xsi_thread.work.token : XSI_WORK_NOBODY;
   __atomic_store_n(&stream->owner, owner, __ATOMIC_RELAXED);
@@ -274,9 +334,11 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   xsi_work_choose_slot(stream);
   stream->published = xsi_work_tally(stream);
   __atomic_store_n(&stream->watched, false, __ATOMIC_RELAXED);
-  struct xsi_work_stream **bucket = stream_bucket(key_context, handle, thread);
-  stream->hash_next = *bucket;
-  *bucket = stream;
+  xsi_work_thaw(stream, 0);
+  struct xsi_work_stream **bucket = stream_bucket(xsi_work_key(key_context, handle), thread);
+  __atomic_store_n(&stream->hash_next, *bucket, __ATOMIC_RELEASE);
+  __atomic_store_n(&stream->key, xsi_work_key(key_context, handle), __ATOMIC_RELEASE);
+  __atomic_store_n(bucket, stream, __ATOMIC_RELEASE);
   stream->next = context->streams;
   if (context->streams) context->streams->previous = stream;
   context->streams = stream;
@@ -312,10 +374,8 @@ struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platf
     }
   }
   if (stream) {
-    if (mine->epoch != epoch) memset(mine->cache, 0, sizeof mine->cache);
     mine->epoch = epoch;
-    uintptr_t key = xsi_work_key(context, handle);
-    mine->last = *xsi_work_line(key) = (struct xsi_work_seen){key, stream};
+    mine->last = (struct xsi_work_seen){xsi_work_key(context, handle), stream};
   }
   errno = saved_errno;
   return stream;
@@ -353,13 +413,12 @@ void xsi_work_stream_destroying(uintptr_t handle) {
       orphaned = stream->platform->event_record(context, &event, handle) == 0;
       xsi_work_lock();
     }
-    if (orphaned && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
+    if (orphaned) {
       stream->orphan = event;
-      abandon(stream);
+      orphaned = abandon(stream);
     } else {
       if (event) xsi_work_keep_event(stream->context, event);
       xsi_work_release(stream);
-      orphaned = false;
     }
   }
   xsi_work_unlock();
@@ -395,13 +454,10 @@ static void thread_exits(void *token_in_pointer) {
     struct xsi_work_stream *stream = lookup(context->handle, XSI_WORK_THREAD, token);
     if (!stream) continue;
     unhash(stream);
-    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
-        !context->platform->waits_at_thread_exit) {
-      abandon(stream);
-      left = true;
-    } else {
+    if (context->platform->waits_at_thread_exit)
       xsi_work_release(stream);
-    }
+    else
+      left = abandon(stream) || left;
   }
   xsi_work_unlock();
   if (left) xsi_work_watch_busy(true);
@@ -436,7 +492,7 @@ static void drop(struct xsi_work_context *context) {
   struct xsi_work_context **at = context_bucket(context->handle);
   while (*at && *at != context)
     at = &(*at)->hash_next;
-  if (*at) *at = context->hash_next;
+  if (*at) __atomic_store_n(at, context->hash_next, __ATOMIC_RELEASE);
   if (context->previous)
     context->previous->next = context->next;
   else
@@ -446,8 +502,10 @@ static void drop(struct xsi_work_context *context) {
   find_only();
   free(context->events); // the events themselves go with the context
   context->events = NULL;
-  context->handle = 0;
-  context->hash_next = free_contexts;
+  xsi_lock_take(&context->list_lock); // no thread that has just found it uses its next life
+  __atomic_store_n(&context->handle, 0, __ATOMIC_RELEASE);
+  xsi_lock_give(&context->list_lock);
+  __atomic_store_n(&context->hash_next, free_contexts, __ATOMIC_RELEASE);
   free_contexts = context;
 }
 

@@ -34,8 +34,7 @@
 
 bool xsi_work_watch_by_thread = true;
 
-static XSI_FORK_STATE bool deep =
-    true; /* under the work lock: the watcher sleeps until woken, or is not there */
+static XSI_FORK_STATE bool deep = true; /* atomic: it sleeps until woken, or is not there */
 static XSI_FORK_STATE uint64_t last_busy_ns;
 static uint32_t wakes;
 static XSI_FORK_STATE bool wanted, running; /* the thread is needed, and it was started */
@@ -157,7 +156,15 @@ static bool fenced(const struct xsi_work_stream *stream) {
   return stream->fence && stream->fence_mark == xsi_work_mark(stream);
 }
 
-// Under the work lock: is this stream one to ask about now?
+// Under the list lock: is another stream of the context busy?
+static bool has_company(const struct xsi_work_stream *stream) {
+  const struct xsi_work_stream *at = stream->context->list;
+  while (at && (at == stream || !__atomic_load_n(&at->busy, __ATOMIC_SEQ_CST)))
+    at = at->list_next;
+  return at != NULL;
+}
+
+// Under the work lock and the list lock: is this stream one to ask about now?
 static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
   if (!stream->context || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) return false;
   if (!stream->abandoned && !forgotten && !fenced(stream) && waited_for(stream)) return false;
@@ -167,8 +174,7 @@ static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
       xsi_page_suspended(device->pci_domain, device->pci_bus_slot, xsi_now_ns()))
     return false;
   // The queue is busy with the others anyway; they are asked about first.
-  if (stream->platform->query_joins && stream->handle == XSI_WORK_LEGACY &&
-      stream->context->busy > 1)
+  if (stream->platform->query_joins && stream->handle == XSI_WORK_LEGACY && has_company(stream))
     return false;
   // Asking about a default stream breaks captures of any stream that waits for it.
   return stream->orphan || fenced(stream) || stream->handle > XSI_WORK_THREAD ||
@@ -181,6 +187,7 @@ static void ask(const struct asked *asked) {
   if (pthread_mutex_trylock(&asked->context->watch) != 0) return;
   __atomic_store_n(&asking, 1, __ATOMIC_SEQ_CST);
   xsi_work_lock();
+  xsi_lock_take(&asked->context->list_lock);
   bool ask = !__atomic_load_n(&stopped, __ATOMIC_SEQ_CST) &&
              stream->incarnation == asked->incarnation && stream->context == asked->context &&
              askable(stream, asked->forgotten) && xsi_teardown_ask();
@@ -188,6 +195,7 @@ static void ask(const struct asked *asked) {
   uintptr_t handle = stream->handle, event = fenced(stream) ? stream->fence : stream->orphan;
   const struct xsi_work_platform *platform = stream->platform;
   uint64_t mark = xsi_work_mark(stream);
+  xsi_lock_give(&asked->context->list_lock);
   xsi_work_unlock();
   // The watch lock keeps stream and context alive in the driver, and captures from beginning.
   if (ask) {
@@ -200,56 +208,89 @@ static void ask(const struct asked *asked) {
   pthread_mutex_unlock(&asked->context->watch);
 }
 
-uint64_t xsi_work_watch(uint64_t now) {
-  struct asked round[ROUND];
-  unsigned count = 0;
-  uint32_t all = 0;
-  uint64_t next = UINT64_MAX;
-  xsi_work_lock();
-  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next)
-    for (struct xsi_work_stream *stream = context->busy_streams; stream;
-         stream = stream->busy_next) {
-      all++;
-      if (stream->busy_since_ns == 0) {
-        stream->busy_since_ns = now;
-        stream->poll_at_ns = now + shortest(stream);
-        stream->looked_at = xsi_work_mark(stream);
-      } else if (stream->poll_at_ns <= now) {
-        // A stream that is still submitting is busy, and a query would contend for the driver's locks.
-        bool submits = stream->looked_at != xsi_work_mark(stream);
-        stream->looked_at = xsi_work_mark(stream);
-        if (count == ROUND) {
-          next = now; // the rest in the next round
-          continue;
-        }
-        uint64_t wait = interval(stream, now);
-        // A pause between two launches must not slip through.
-        stream->poll_at_ns = now + (submits && wait > EASY_NS ? EASY_NS : wait);
-        bool late = forgotten(stream, now);
-        if (!submits && askable(stream, late))
-          round[count++] = (struct asked){context, stream, stream->incarnation, late};
-      }
-      if (stream->poll_at_ns < next) next = stream->poll_at_ns;
+struct round {
+  uint64_t now, next; /* and when to come again */
+  uint32_t busy;      /* streams */
+  unsigned count;
+  struct asked asked[ROUND];
+};
+
+// Under the work lock and the list lock.
+static void look_at(struct round *round, struct xsi_work_stream *stream) {
+  uint64_t now = round->now;
+  uint32_t periods = __atomic_load_n(&stream->periods, __ATOMIC_RELAXED);
+  round->busy++;
+  if (stream->seen_periods != periods) {
+    stream->seen_periods = periods;
+    stream->busy_since_ns = now;
+    stream->poll_at_ns = now + shortest(stream);
+    stream->looked_at = xsi_work_mark(stream);
+  } else if (stream->poll_at_ns <= now) {
+    // A stream that is still submitting is busy, and a query would contend for the driver's locks.
+    bool submits = stream->looked_at != xsi_work_mark(stream);
+    stream->looked_at = xsi_work_mark(stream);
+    if (round->count == ROUND) {
+      round->next = now; // the rest in the next round
+      return;
     }
-  crowd = all;
-  if (all > CROWD && next < now + SHORTEST_NS) next = now + SHORTEST_NS;
-  if (all != 0 || last_busy_ns == 0) last_busy_ns = now;
-  if (all == 0) {
-    deep = now - last_busy_ns >= LINGER_NS;
-    next = deep ? UINT64_MAX : now + LONGEST_NS;
+    uint64_t wait = interval(stream, now);
+    // A pause between two launches must not slip through.
+    stream->poll_at_ns = now + (submits && wait > EASY_NS ? EASY_NS : wait);
+    bool late = forgotten(stream, now);
+    if (!submits && askable(stream, late))
+      round->asked[round->count++] =
+          (struct asked){stream->context, stream, stream->incarnation, late};
   }
+  if (stream->poll_at_ns < round->next) round->next = stream->poll_at_ns;
+}
+
+static void look_at_all(struct round *round) {
+  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
+    xsi_lock_take(&context->list_lock);
+    xsi_work_prune(context);
+    for (struct xsi_work_stream *stream = context->list; stream; stream = stream->list_next)
+      look_at(round, stream);
+    xsi_lock_give(&context->list_lock);
+  }
+}
+
+// Sleeps deeply after a while without busy streams. One that becomes busy meanwhile is counted first, and
+// looks afterwards whether it has to wake the watcher.
+static bool sleep_deeply(uint64_t now) {
+  if (now - last_busy_ns < LINGER_NS) return false;
+  __atomic_store_n(&deep, true, __ATOMIC_SEQ_CST);
+  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
+    xsi_lock_take(&context->list_lock);
+    bool empty = context->list == NULL;
+    xsi_lock_give(&context->list_lock);
+    if (empty) continue;
+    __atomic_store_n(&deep, false, __ATOMIC_SEQ_CST);
+    return false;
+  }
+  return true;
+}
+
+uint64_t xsi_work_watch(uint64_t now) {
+  struct round round = {.now = now, .next = UINT64_MAX};
+  xsi_work_lock();
+  look_at_all(&round);
+  crowd = round.busy;
+  if (round.busy > CROWD && round.next < now + SHORTEST_NS) round.next = now + SHORTEST_NS;
+  if (round.busy != 0 || last_busy_ns == 0) last_busy_ns = now;
+  if (round.busy == 0) round.next = sleep_deeply(now) ? UINT64_MAX : now + LONGEST_NS;
   xsi_work_unlock();
   if (xsi_teardown_until() > now)
-    return all != 0 && next < now + LONGEST_NS ? now + LONGEST_NS : next;
-  for (unsigned i = 0; i < count; i++)
-    ask(&round[i]);
-  return next;
+    return round.busy != 0 && round.next < now + LONGEST_NS ? now + LONGEST_NS : round.next;
+  for (unsigned i = 0; i < round.count; i++)
+    ask(&round.asked[i]);
+  return round.next;
 }
 
 bool xsi_work_watch_deep(void) {
-  bool was = deep || !__atomic_load_n(&running, __ATOMIC_SEQ_CST);
-  deep = false;
-  return was;
+  if (XSI_LIKELY(!__atomic_load_n(&deep, __ATOMIC_SEQ_CST)))
+    return !__atomic_load_n(&running, __ATOMIC_RELAXED);
+  return __atomic_exchange_n(&deep, false, __ATOMIC_SEQ_CST) ||
+         !__atomic_load_n(&running, __ATOMIC_SEQ_CST);
 }
 
 static void sleep_until(uint64_t time_ns, uint32_t seen) {

@@ -17,7 +17,7 @@
 
 #include "runtime/cuda/abi.h"
 
-#define BLOCKS 20 /* of each kind */
+#define BLOCKS 200 /* of each kind; short ones, so that most are not preempted */
 #define MOST_STREAMS 4096
 #define MOST_THREADS 64
 
@@ -117,7 +117,7 @@ static bool prepare(void) {
 
 int main(int argc, char **argv) {
   long number = argc > 2 ? strtol(argv[2], NULL, 10) : 0;
-  count = argc > 3 ? strtol(argv[3], NULL, 10) : 100000;
+  count = argc > 3 ? strtol(argv[3], NULL, 10) : 1000;
   long wait_ms = argc > 4 ? strtol(argv[4], NULL, 10) : 0;
   waits = argc > 1 && strcmp(argv[1], "threads") == 0;
   if (waits) thread_count = number;

@@ -31,9 +31,9 @@ extern int failures; /* atomic */
 
 #define NOTED_QUEUES 1024
 extern struct noted_queue {
-  int open, busy;
-  int function;     /* the last digit of its PCI address */
-  int32_t priority; /* of a stream's own queue */
+  int open, busy, streams; /* busy ones */
+  int function;            /* the last digit of its PCI address */
+  int32_t priority;        /* of a stream's own queue */
   uint64_t changes;
   struct xsi_tally tally;
 } noted[NOTED_QUEUES];

@@ -62,6 +62,7 @@ int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority)
     if (!noted[i].open) found = i;
   if (found >= 0) {
     noted[found].open = 1;
+    noted[found].tally = (struct xsi_tally){0};
     noted[found].function = (int)(pci_bus_slot & 7);
   }
   pthread_mutex_unlock(&lock);
@@ -81,15 +82,34 @@ void xsi_queue_close(int index) {
   pthread_mutex_unlock(&lock);
 }
 
-void xsi_queue_set_busy(int index, bool busy) {
-  pthread_mutex_lock(&lock);
-  CHECK(noted[index].open && noted[index].busy != busy);
-  __atomic_store_n(&noted[index].busy, busy, __ATOMIC_SEQ_CST);
-  noted[index].changes++;
-  pthread_mutex_unlock(&lock);
+static void count_streams(int index, int by) {
+  struct noted_queue *queue = &noted[index];
+  int before = queue->streams;
+  queue->streams += by;
+  CHECK(queue->open && queue->streams >= 0);
+  if (before != 0 && queue->streams != 0) return;
+  __atomic_store_n(&queue->busy, queue->streams != 0, __ATOMIC_SEQ_CST);
+  queue->changes++;
 }
 
-void xsi_queue_set_tally(int index, struct xsi_tally tally) { noted[index].tally = tally; }
+bool xsi_queue_enter(int index) {
+  pthread_mutex_lock(&lock);
+  count_streams(index, 1);
+  pthread_mutex_unlock(&lock);
+  return false;
+}
+
+bool xsi_queue_leave(int index, struct xsi_tally since) {
+  pthread_mutex_lock(&lock);
+  noted[index].tally.submitted += since.submitted;
+  noted[index].tally.launches += since.launches;
+  noted[index].tally.copies += since.copies;
+  count_streams(index, -1);
+  pthread_mutex_unlock(&lock);
+  return false;
+}
+
+void xsi_queue_changed(int index) { (void)index; }
 void xsi_doorbell_ring(void) { noted_rings++; }
 
 bool xsi_gate_silent(uint64_t now) {

@@ -35,10 +35,10 @@ static uint64_t owner(void) { return __atomic_load_n(&stream->owner, __ATOMIC_SE
 
 // At rest: idle if and only if everything is over.
 static bool sound(void) {
-  xsi_work_lock();
+  uint64_t was = xsi_work_freeze(stream);
   bool over = xsi_work_submitted(stream) == stream->completed;
-  bool is = over == (busy() == 0) && xsi_work_mark(stream) == xsi_work_submitted(stream);
-  xsi_work_unlock();
+  bool is = over == (was == 0) && xsi_work_mark(stream) == xsi_work_submitted(stream);
+  xsi_work_thaw(stream, was);
   return is;
 }
 
@@ -52,15 +52,11 @@ static void dally(volatile unsigned loops) {
     loops = loops - 1;
 }
 
-// Nobody can know the end of work in mid-call: the stream is busy, but for instants in the lock.
+// Nobody can know the end of work in mid-call: the stream is busy, or frozen.
 static void submit(unsigned after) {
   xsi_work_submit(stream, XSI_WORK_OTHER);
   dally(after);
-  if (busy() == 0) {
-    xsi_work_lock();
-    if (busy() == 0) __atomic_fetch_add(&lost, 1, __ATOMIC_SEQ_CST);
-    xsi_work_unlock();
-  }
+  if (busy() == 0) __atomic_fetch_add(&lost, 1, __ATOMIC_SEQ_CST);
 }
 
 static void *find_ends(void *seed) {
@@ -200,11 +196,11 @@ static void test_loses_owner(void) {
 static int locked, given;
 
 static void *hold_lock(void *unused) {
-  xsi_work_lock();
+  uint64_t was = xsi_work_freeze(stream);
   __atomic_store_n(&locked, 1, __ATOMIC_SEQ_CST);
   usleep(20000);
   __atomic_store_n(&given, 1, __ATOMIC_SEQ_CST);
-  xsi_work_unlock();
+  xsi_work_thaw(stream, was);
   return unused;
 }
 
@@ -223,8 +219,8 @@ static void test_owner_elsewhere(void) {
   CHECK(cuStreamDestroy_v2(handle) == 0);
 }
 
-// Who has not noticed yet that it lost the stream finds nobody's token in it, and makes sure under
-// the lock: no barrier is passed for it any more.
+// Who has not noticed yet that it lost the stream finds nobody's token in it, and waits until it is thawed: no
+// barrier is passed for it any more.
 static void test_former_owner(void) {
   CUstream handle = fake_stream();
   find(handle);
