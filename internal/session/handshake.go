@@ -272,7 +272,7 @@ func (srv *Server) welcome(s *Session, c *quarantine.Conn, fds []int) error {
 		return err
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(helloTime))
-	_, _, err := c.WriteMsgUnix(wire.Stamp(wire.EncodeWelcome(uint64(s.ID)), s.version), unix.UnixRights(fds...), nil)
+	_, _, err := c.WriteMsgUnix(wire.EncodeWelcome(uint64(s.ID), s.version), unix.UnixRights(fds...), nil)
 	if err != nil {
 		return fmt.Errorf("send welcome: %w", err)
 	}

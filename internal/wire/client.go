@@ -73,16 +73,20 @@ func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 func (c ClientPage) SetFed(i int, now model.Time) {
 	if at, ok := slot(i); ok {
 		store64(c.mem, at+OffQueueFedNS, uint64(now))
-		store64(c.mem, at+OffQueueWaits, load64(c.mem, at+OffQueueWaits)+1)
+	}
+	if at, ok := c.progress(i); ok {
+		store64(c.mem, at+OffProgressWaits, load64(c.mem, at+OffProgressWaits)+1)
 	}
 }
 
 // SetTally reports the work of slot i so far.
 func (c ClientPage) SetTally(i int, launches, copies uint64) {
 	if at, ok := slot(i); ok {
-		store64(c.mem, at+OffQueueLaunches, launches)
-		store64(c.mem, at+OffQueueCopies, copies)
 		store64(c.mem, at+OffQueueSubmitted, launches+copies)
+	}
+	if at, ok := c.progress(i); ok {
+		store64(c.mem, at+OffProgressLaunches, launches)
+		store64(c.mem, at+OffProgressCopies, copies)
 	}
 }
 

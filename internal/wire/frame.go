@@ -224,12 +224,12 @@ func EncodeHello(h Hello) []byte {
 	return b
 }
 
-// EncodeWelcome encodes a WELCOME packet.
-func EncodeWelcome(session uint64) []byte {
+// EncodeWelcome encodes a WELCOME packet for a session of that version.
+func EncodeWelcome(session uint64, version uint32) []byte {
 	b := make([]byte, SizeOfWelcome)
-	w := Welcome{Frame: NewFrame(FrameWelcome, len(b)), SessionID: session, PageBytes: PageBytes}
+	w := Welcome{Frame: NewFrame(FrameWelcome, len(b)), SessionID: session, PageBytes: pageBytes(version)}
 	w.put(b)
-	return b
+	return Stamp(b, version)
 }
 
 // EncodeRefused encodes a REFUSED packet and truncates a long reason.

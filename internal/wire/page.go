@@ -26,6 +26,14 @@ type Page struct {
 	refs    atomic.Int32
 }
 
+// pageBytes returns the size of a page of that version.
+func pageBytes(version uint32) uint32 {
+	if version < 5 {
+		return PageBytes4
+	}
+	return PageBytes
+}
+
 // NewPage creates, seals and maps a memory file with a session's identity, in the current version.
 // The caller passes on and closes the descriptor.
 func NewPage(session uint64) (*Page, int, error) { return NewPageVersion(session, Version) }
@@ -45,7 +53,7 @@ func NewPageVersion(session uint64, version uint32) (*Page, int, error) {
 }
 
 func setUpPage(fd int, session uint64, version uint32) (*Page, error) {
-	if err := unix.Ftruncate(fd, PageBytes); err != nil {
+	if err := unix.Ftruncate(fd, int64(pageBytes(version))); err != nil {
 		return nil, fmt.Errorf("size page: %w", err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, pageSeals); err != nil {
@@ -57,7 +65,7 @@ func setUpPage(fd int, session uint64, version uint32) (*Page, error) {
 	}
 	p.version = version
 	store32(p.mem, OffHeaderVersion, version)
-	store32(p.mem, OffHeaderPageBytes, PageBytes)
+	store32(p.mem, OffHeaderPageBytes, pageBytes(version))
 	store32(p.mem, OffHeaderMaxQueues, MaxQueues)
 	store64(p.mem, OffHeaderSessionID, session)
 	store64(p.mem, OffHeaderHeartbeatLimitNS, HeartbeatLimitNS)
@@ -75,10 +83,10 @@ func MapPage(fd int) (*Page, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read seals of page: %w", err)
 	}
-	if st.Size != PageBytes || seals&pageSeals != pageSeals {
+	if (st.Size != PageBytes && st.Size != PageBytes4) || seals&pageSeals != pageSeals {
 		return nil, fmt.Errorf("map page: %d bytes with seals %#x, want %d with %#x", st.Size, seals, PageBytes, pageSeals)
 	}
-	mem, err := unix.Mmap(fd, 0, PageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map page: %w", err)
 	}
@@ -170,6 +178,11 @@ func slot(i int) (int, bool) {
 	return HeaderBytes + i*QueueBytes, true
 }
 
+// progress returns the place of slot i's progress; pages of version 4 have none.
+func (p *Page) progress(i int) (int, bool) {
+	return ProgressOffset + i*ProgressBytes, i >= 0 && i < MaxQueues && len(p.mem) == PageBytes
+}
+
 // Queue reads slot i; an out-of-range slot reads as unused. The generation comes first, because the
 // client publishes it last.
 func (p *Page) Queue(i int) QueueView {
@@ -187,16 +200,18 @@ func (p *Page) Queue(i int) QueueView {
 	q.Priority = int32(load32(p.mem, at+OffQueuePriority))
 	q.Stream = load32(p.mem, at+OffQueueKind) == QueueStream
 	q.Submitted = load64(p.mem, at+OffQueueSubmitted)
-	q.Copies = load64(p.mem, at+OffQueueCopies)
 	// Read transitions before the timestamp. The client writes them in reverse, so the timestamp
 	// belongs to this transition or a later one.
 	q.Transitions = load64(p.mem, at+OffQueueTransitions)
 	q.ChangedNS = load64(p.mem, at+OffQueueChangedNS)
 	q.BusyNS = int64(load64(p.mem, at+OffQueueBusyNS))
-	q.Launches = load64(p.mem, at+OffQueueLaunches)
-	q.Bursts = load64(p.mem, at+OffQueueBursts)
-	// The client writes the wait's time before the count.
-	q.Waits = load64(p.mem, at+OffQueueWaits)
+	if done, ok := p.progress(i); ok {
+		q.Copies = load64(p.mem, done+OffProgressCopies)
+		q.Launches = load64(p.mem, done+OffProgressLaunches)
+		q.Bursts = load64(p.mem, done+OffProgressBursts)
+		// The client writes the wait's time before the count.
+		q.Waits = load64(p.mem, done+OffProgressWaits)
+	}
 	q.FedNS = load64(p.mem, at+OffQueueFedNS)
 	return q
 }

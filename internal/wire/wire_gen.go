@@ -17,7 +17,10 @@ const (
 	MaxQueues         = 1024       // XSW_MAX_QUEUES
 	HeaderBytes       = 4096       // XSW_HEADER_BYTES
 	QueueBytes        = 128        // XSW_QUEUE_BYTES
-	PageBytes         = 135168     // XSW_PAGE_BYTES
+	ProgressOffset    = 135168     // XSW_PROGRESS_OFFSET
+	ProgressBytes     = 64         // XSW_PROGRESS_BYTES
+	PageBytes         = 200704     // XSW_PAGE_BYTES
+	PageBytes4        = 135168     // XSW_PAGE_BYTES_4
 	FrameMaxBytes     = 4096       // XSW_FRAME_MAX_BYTES
 	FrameMaxFDs       = 2          // XSW_FRAME_MAX_FDS
 	FrameGroup        = 256        // XSW_FRAME_GROUP
@@ -242,11 +245,7 @@ type Queue struct {
 	Quiet       uint32
 	Tell        uint32
 	Rsv0        uint32
-	Launches    uint64
-	Waits       uint64
-	Copies      uint64
-	Bursts      uint64
-	Rsv1        uint64
+	Rsv1        [5]uint64
 	Transitions uint64
 	ChangedNS   uint64
 	Generation  uint64
@@ -268,11 +267,7 @@ const (
 	OffQueueQuiet       = 12
 	OffQueueTell        = 16
 	OffQueueRsv0        = 20
-	OffQueueLaunches    = 24
-	OffQueueWaits       = 32
-	OffQueueCopies      = 40
-	OffQueueBursts      = 48
-	OffQueueRsv1        = 56
+	OffQueueRsv1        = 24
 	OffQueueTransitions = 64
 	OffQueueChangedNS   = 72
 	OffQueueGeneration  = 80
@@ -283,6 +278,25 @@ const (
 	OffQueueSubmitted   = 104
 	OffQueueBusyNS      = 112
 	OffQueueFedNS       = 120
+)
+
+// Progress is struct xsw_progress.
+type Progress struct {
+	Launches uint64
+	Waits    uint64
+	Copies   uint64
+	Bursts   uint64
+	Rsv      [4]uint64
+}
+
+// Size and offsets of struct xsw_progress.
+const (
+	SizeOfProgress      = 64
+	OffProgressLaunches = 0
+	OffProgressWaits    = 8
+	OffProgressCopies   = 16
+	OffProgressBursts   = 24
+	OffProgressRsv      = 32
 )
 
 // Frame is struct xsw_frame.

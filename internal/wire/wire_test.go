@@ -5,6 +5,7 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,43 @@ import (
 
 func TestOffsetsMatchC(t *testing.T) {
 	wiretest.Offsets(t, "../..", "wire_gen.go", "shim/include/xsched/wire.h",
-		Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{})
+		Header{}, Queue{}, Progress{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{})
+}
+
+// TestGateLine: every launch reads the gate, so only the daemon writes the gate's cache line.
+func TestGateLine(t *testing.T) {
+	const cacheLine = 64
+	daemon := map[string]bool{"Gate": true, "InFlight": true, "Batch": true, "Quiet": true, "Tell": true}
+	queue := reflect.TypeFor[Queue]()
+	for f := range queue.Fields() {
+		if !strings.HasPrefix(f.Name, "Rsv") && daemon[f.Name] != (f.Offset < cacheLine) {
+			t.Errorf("%s at %d: the daemon's fields, and no others, are in the first %d bytes", f.Name, f.Offset, cacheLine)
+		}
+	}
+	if HeaderBytes%cacheLine != 0 || QueueBytes%cacheLine != 0 || ProgressOffset%cacheLine != 0 || ProgressBytes != cacheLine {
+		t.Error("queues and their progress do not begin with a cache line")
+	}
+}
+
+// TestPageOfVersion4: it ends before the progress, which reads as zero.
+func TestPageOfVersion4(t *testing.T) {
+	p, fd, err := NewPageVersion(1, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	defer func() { _ = unix.Close(fd) }()
+	c := ClientPage{p}
+	c.CreateQueue(MaxQueues-1, 0, 1<<8)
+	c.SetTally(MaxQueues-1, 3, 4)
+	c.SetFed(MaxQueues-1, 5)
+	q := p.Queue(MaxQueues - 1)
+	if len(p.mem) != PageBytes4 || q.Submitted != 7 || q.FedNS != 5 || q.Launches != 0 || q.Copies != 0 || q.Waits != 0 {
+		t.Errorf("%d bytes, %+v", len(p.mem), q)
+	}
+	if w, err := DecodeWelcome(EncodeWelcome(1, 4)); err != nil || w.PageBytes != PageBytes4 || w.Frame.Version != 4 {
+		t.Errorf("%+v, %v", w, err)
+	}
 }
 
 func TestFrames(t *testing.T) {
@@ -28,7 +65,7 @@ func TestFrames(t *testing.T) {
 	if err != nil || got.PID != 7 || got.Hint.Priority != -5 || got.CommandString() != "a [2Jb" {
 		t.Fatalf("hello: %+v %v", got, err)
 	}
-	w, err := DecodeWelcome(EncodeWelcome(9))
+	w, err := DecodeWelcome(EncodeWelcome(9, Version))
 	if err != nil || w.SessionID != 9 || w.PageBytes != PageBytes {
 		t.Fatalf("welcome: %+v %v", w, err)
 	}
@@ -203,7 +240,7 @@ func TestMapPageRefusesUnsealed(t *testing.T) {
 
 func FuzzFrame(f *testing.F) {
 	f.Add(EncodeHello(Hello{}))
-	f.Add(EncodeWelcome(1))
+	f.Add(EncodeWelcome(1, Version))
 	f.Add(EncodeHint(HintFrame{Queue: QueueAll, Hint: Hint{Said: HintAll, TimesliceUS: 100}}))
 	f.Add(EncodeRefused(2, "no"))
 	f.Fuzz(func(t *testing.T, b []byte) {

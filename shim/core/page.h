@@ -17,6 +17,10 @@ static inline struct xsw_queue *xsi_slot(uint32_t index) {
                                       (uint64_t)index * XSW_QUEUE_BYTES);
 }
 
+static inline struct xsw_progress *xsi_progress(uint32_t index) {
+  return (struct xsw_progress *)(void *)(xsi_page + XSW_PROGRESS_OFFSET) + index;
+}
+
 static inline struct xsw_leases *xsi_page_leases(void) {
   return (struct xsw_leases *)(void *)(xsi_page + XSW_LEASES_OFFSET);
 }
@@ -37,6 +41,7 @@ static inline bool xsi_page_suspended(uint32_t pci_domain, uint32_t pci_bus_slot
 }
 
 void xsi_page_init(void);
+uint32_t xsi_page_bytes(uint32_t version); /* of a session's page */
 /* Both with the queue lock held, so that what is published stays consistent. On an error the page is as it
  * was. */
 int xsi_page_join(int memfd, uint64_t session_id, uint32_t version);

@@ -100,12 +100,12 @@ static void publish_count64(uint64_t *shown, const uint64_t *count) {
 
 static void publish_submitted(uint32_t index) {
   publish_count64(&xsi_slot(index)->submitted, &queues[index].tally.submitted);
-  publish_count64(&xsi_slot(index)->copies, &queues[index].tally.copies);
+  publish_count64(&xsi_progress(index)->copies, &queues[index].tally.copies);
 }
 
 // Not from the helper's tick: the slot is ahead of the tally while the client tells its progress.
 static void publish_launches(uint32_t index) {
-  publish_count64(&xsi_slot(index)->launches, &queues[index].tally.launches);
+  publish_count64(&xsi_progress(index)->launches, &queues[index].tally.launches);
 }
 
 static void publish(uint32_t index) {

@@ -232,7 +232,7 @@ static int flush_frames(uint64_t now) {
 static int join(const struct xsi_frame *frame, uint64_t now) {
   const struct xsw_welcome *welcome = &frame->welcome;
   if (frame->bytes != sizeof *welcome || welcome->frame.version != xsi_frame_version ||
-      welcome->page_bytes != XSW_PAGE_BYTES || frame->fd_count != 2)
+      welcome->page_bytes != xsi_page_bytes(xsi_frame_version) || frame->fd_count != 2)
     return -EPROTO;
   int result = xsi_doorbell_attach(frame->fds[1]);
   if (result < 0) return result;

@@ -31,7 +31,7 @@ static void joins_and_publishes(void) {
   CHECK(test_slot(d, 0)->transitions == 0 && test_slot(d, 0)->pci_bus_slot == 0x0200);
   CHECK(test_slot(d, 1)->generation == 1 && test_slot(d, 1)->transitions == 1);
   CHECK(test_slot(d, 1)->priority == -3 && test_slot(d, 1)->submitted == 77);
-  CHECK(test_slot(d, 1)->launches == 60 && test_slot(d, 1)->copies == 17);
+  CHECK(test_progress(d, 1)->launches == 60 && test_progress(d, 1)->copies == 17);
   EVENTUALLY(field(&test_header(d)->launches) == 5);
 
   while (test_rung(d))

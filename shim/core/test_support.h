@@ -158,6 +158,10 @@ struct test_daemon {
 __attribute__((unused)) static struct xsw_header *test_header(struct test_daemon *daemon) {
   return (struct xsw_header *)(void *)daemon->page;
 }
+__attribute__((unused)) static struct xsw_progress *test_progress(struct test_daemon *daemon,
+                                                                  unsigned index) {
+  return (struct xsw_progress *)(void *)(daemon->page + XSW_PROGRESS_OFFSET) + index;
+}
 __attribute__((unused)) static struct xsw_queue *test_slot(struct test_daemon *daemon,
                                                            unsigned index) {
   return (struct xsw_queue *)(void *)(daemon->page + XSW_HEADER_BYTES + index * XSW_QUEUE_BYTES);
@@ -239,7 +243,7 @@ __attribute__((unused)) static void test_send(int socket, const void *bytes, siz
 
 __attribute__((unused)) static void test_daemon_make_page(struct test_daemon *daemon, uint64_t id) {
   daemon->memfd = memfd_create("xsched-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  CHECK(daemon->memfd >= 0 && ftruncate(daemon->memfd, XSW_PAGE_BYTES) == 0);
+  CHECK(daemon->memfd >= 0 && ftruncate(daemon->memfd, xsi_page_bytes(daemon->version)) == 0);
   daemon->page = mmap(NULL, XSW_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, daemon->memfd, 0);
   CHECK(daemon->page != MAP_FAILED);
   CHECK(fcntl(daemon->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
@@ -248,7 +252,7 @@ __attribute__((unused)) static void test_daemon_make_page(struct test_daemon *da
   struct xsw_header *header = test_header(daemon);
   header->magic = XSW_PAGE_MAGIC;
   header->version = daemon->version;
-  header->page_bytes = XSW_PAGE_BYTES;
+  header->page_bytes = xsi_page_bytes(daemon->version);
   header->max_queues = XSW_MAX_QUEUES;
   header->session_id = id;
   header->heartbeat_limit_ns = daemon->limit_ns;
@@ -266,6 +270,7 @@ __attribute__((unused)) static void test_daemon_welcome(struct test_daemon *daem
   test_daemon_make_page(daemon, id);
   struct xsw_welcome welcome = test_welcome(id);
   welcome.frame.version = daemon->version;
+  welcome.page_bytes = xsi_page_bytes(daemon->version);
   int fds[2] = {daemon->memfd, daemon->doorbell};
   test_send(daemon->socket, &welcome, sizeof welcome, fds, 2);
 }

@@ -306,9 +306,11 @@ static inline void xsi_work_aside(struct xsi_work_stream *stream, unsigned aside
 
 /* The daemon asked for the progress of this launch's queue. */
 void xsi_work_tell_launch(void);
-static inline void xsi_work_tell(struct xsw_queue *slot, uint32_t tell) {
-  uint64_t count = __atomic_load_n(&slot->launches, __ATOMIC_RELAXED) + 1;
-  __atomic_store_n(&slot->launches, count, __ATOMIC_RELAXED);
+static inline void xsi_work_tell(const struct xsi_work_stream *stream, uint32_t tell) {
+  int32_t queue = __atomic_load_n(&stream->queue, __ATOMIC_RELAXED);
+  if (queue < 0) return;
+  uint64_t *launches = &xsi_progress((uint32_t)queue)->launches;
+  __atomic_store_n(launches, __atomic_load_n(launches, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
   if (XSI_UNLIKELY((tell & XSW_TELL_LAUNCH) != 0)) xsi_work_tell_launch();
 }
 
@@ -338,7 +340,7 @@ static inline uint64_t xsi_work_mark(const struct xsi_work_stream *stream) {
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher);
 
 /* Tells the daemon when a thread began to wait. */
-void xsi_work_tell_wait(struct xsw_queue *slot, uint64_t fed_ns);
+void xsi_work_tell_wait(const struct xsi_work_stream *stream, uint64_t fed_ns);
 /* The program begins to wait for it; wire.h says what that is good for. All that a thread had to
  * submit was there when the first of several waits began; one that submits nothing can't say. */
 static inline void xsi_work_fed(struct xsi_work_stream *stream) {
@@ -351,7 +353,7 @@ static inline void xsi_work_fed(struct xsi_work_stream *stream) {
     mine->fed_ns = xsi_now_ns();
   }
   if (mine->fed_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
-    xsi_work_tell_wait(slot, mine->fed_ns);
+    xsi_work_tell_wait(stream, mine->fed_ns);
 }
 
 /* The same, found out when it is over: the call that waited began then. */
@@ -444,7 +446,7 @@ static inline void xsi_work_queued(void) {
 bool xsi_work_has_launched(uintptr_t context, uintptr_t kernel);
 void xsi_work_forget_kernels(void); /* handles may stand for other kernels from here on */
 /* A submission to a stream whose gate says XSW_GATE_BATCH. */
-void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uintptr_t kernel);
+void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel);
 /* Others may wait for this process's work without a call that we see: no batches from here on. */
 void xsi_work_never_batch(void);
 extern bool xsi_work_batch_never;     /* it was called; tests take it back */

@@ -66,7 +66,7 @@ struct xsi_work_batch {
   uint32_t closed;     // the newest value that a stream waits for; equal to *word: none waits
   uint32_t operations; // submitted since it closed
   uint64_t closed_ns;
-  struct xsw_queue *slot; // whose bursts count
+  uint64_t *bursts; // of its queue
 
   uint32_t seen_closed, seen_operations; // the thread's
 };
@@ -96,8 +96,7 @@ static void release(struct xsi_work_batch *batch) {
     if (!__atomic_compare_exchange_n(batch->word, &now, to, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
       continue;
-    struct xsw_queue *slot = __atomic_load_n(&batch->slot, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&slot->bursts, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(__atomic_load_n(&batch->bursts, __ATOMIC_RELAXED), 1, __ATOMIC_RELAXED);
     return;
   }
 }
@@ -228,7 +227,14 @@ static void prepare(struct xsi_work_batch *batch) {
   __atomic_store_n(&batch->state, ready ? READY : REFUSED, __ATOMIC_RELEASE);
 }
 
-static struct xsi_work_batch *batch_of(struct xsi_work_stream *stream, struct xsw_queue *slot) {
+// In the page, whose address never changes; only a queue of the daemon's has batches.
+static uint64_t *bursts_of(const struct xsi_work_stream *stream) {
+  static uint64_t none;
+  int32_t queue = __atomic_load_n(&stream->queue, __ATOMIC_RELAXED);
+  return queue >= 0 ? &xsi_progress((uint32_t)queue)->bursts : &none;
+}
+
+static struct xsi_work_batch *batch_of(struct xsi_work_stream *stream) {
   struct xsi_work_batch *batch = __atomic_load_n(&stream->batch, __ATOMIC_ACQUIRE);
   if (XSI_LIKELY(batch != NULL)) return batch;
   bool mine = false;
@@ -239,7 +245,7 @@ static struct xsi_work_batch *batch_of(struct xsi_work_stream *stream, struct xs
     if (mine) {
       batch->context = context->handle;
       batch->platform = context->platform;
-      batch->slot = slot;
+      batch->bursts = bursts_of(stream);
       __atomic_store_n(&batch->state, PREPARING, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&stream->batch, batch, __ATOMIC_RELEASE);
@@ -294,11 +300,10 @@ void xsi_work_queued_slow(void) {
 }
 
 // The value before the flag, and both before the wait: a thread that releases meanwhile sees them.
-static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream,
-                 struct xsw_queue *slot) {
+static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream) {
   uint32_t value = __atomic_load_n(&batch->closed, __ATOMIC_SEQ_CST);
   if (value == __atomic_load_n(batch->word, __ATOMIC_SEQ_CST)) {
-    __atomic_store_n(&batch->slot, slot, __ATOMIC_RELAXED);
+    __atomic_store_n(&batch->bursts, bursts_of(stream), __ATOMIC_RELAXED);
     __atomic_store_n(&batch->operations, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&batch->closed_ns, xsi_now_ns(), __ATOMIC_RELAXED);
     // Another thread that closed meanwhile has stored the same value, or a later one.
@@ -317,14 +322,14 @@ static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream,
   xsi_log(XSI_WARN, "no batches: the driver refuses to let a stream wait for a value");
 }
 
-void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uintptr_t kernel) {
+void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel) {
   if (kernel == XSI_WORK_OTHER || __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0 ||
       __atomic_load_n(&xsi_work_batch_never, __ATOMIC_RELAXED) ||
       __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) {
     xsi_work_open();
     return;
   }
-  struct xsi_work_batch *batch = batch_of(stream, slot);
+  struct xsi_work_batch *batch = batch_of(stream);
   if (!batch || __atomic_load_n(&batch->state, __ATOMIC_ACQUIRE) != READY) return;
   __atomic_fetch_add(&batch->operations, 1, __ATOMIC_RELAXED);
   if (kernel == XSI_WORK_INSIDE) {
@@ -339,5 +344,5 @@ void xsi_work_batch(struct xsi_work_stream *stream, struct xsw_queue *slot, uint
   if (is_closed(batch) && __atomic_load_n(&stream->batch_value, __ATOMIC_RELAXED) ==
                               __atomic_load_n(&batch->closed, __ATOMIC_RELAXED))
     return;
-  hold(batch, stream, slot);
+  hold(batch, stream);
 }

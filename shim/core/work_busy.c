@@ -228,10 +228,13 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
 }
 
 // Several threads may count the same wait: for a decision one doorbell is as good as two.
-void xsi_work_tell_wait(struct xsw_queue *slot, uint64_t fed_ns) {
+void xsi_work_tell_wait(const struct xsi_work_stream *stream, uint64_t fed_ns) {
+  int32_t queue = __atomic_load_n(&stream->queue, __ATOMIC_RELAXED);
+  if (queue < 0) return; // nobody schedules it
+  struct xsw_queue *slot = xsi_slot((uint32_t)queue);
+  uint64_t *waits = &xsi_progress((uint32_t)queue)->waits;
   __atomic_store_n(&slot->fed_ns, fed_ns, __ATOMIC_RELAXED);
-  uint64_t waits = __atomic_load_n(&slot->waits, __ATOMIC_RELAXED) + 1;
-  __atomic_store_n(&slot->waits, waits, __ATOMIC_RELEASE);
+  __atomic_store_n(waits, __atomic_load_n(waits, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
   if ((__atomic_load_n(&slot->tell, __ATOMIC_RELAXED) & XSW_TELL_WAIT) != 0) xsi_doorbell_ring();
 }
 
@@ -241,7 +244,7 @@ void xsi_work_fed_since(struct xsi_work_stream *stream, uint64_t begun_ns) {
   xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies;
   xsi_thread.work.fed_ns = begun_ns;
   if (begun_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
-    xsi_work_tell_wait(slot, begun_ns);
+    xsi_work_tell_wait(stream, begun_ns);
 }
 
 enum { MANY_POLLS = 16 }; /* of several things in turn */
@@ -265,7 +268,7 @@ void xsi_work_polled(struct xsi_work_stream *stream, uintptr_t what) {
     mine->fed_ns = mine->polled_ns;
   }
   if (mine->fed_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
-    xsi_work_tell_wait(slot, mine->fed_ns);
+    xsi_work_tell_wait(stream, mine->fed_ns);
 }
 
 // The daemon takes the request back when it has seen one.

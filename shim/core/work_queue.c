@@ -163,7 +163,7 @@ void xsi_work_held(struct xsi_work_stream *stream, uintptr_t kernel) {
     xsi_work_open(); // the daemon holds the queue, not what it has launched
     xsi_gate_wait(__atomic_load_n(&stream->queue, __ATOMIC_RELAXED));
   } else if (gate == XSW_GATE_BATCH) {
-    xsi_work_batch(stream, slot, kernel);
+    xsi_work_batch(stream, kernel);
   }
   errno = saved_errno;
 }

@@ -67,7 +67,7 @@ XSI_INLINE int xsi_end_launch(struct xsi_call call, int result) {
   if (XSI_LIKELY(call.work != NULL)) {
     struct xsw_queue *slot = xsi_work_slot(call.work);
     uint32_t tell = __atomic_load_n(&slot->tell, __ATOMIC_RELAXED);
-    if (XSI_UNLIKELY((tell & XSW_TELL_PROGRESS) != 0)) xsi_work_tell(slot, tell);
+    if (XSI_UNLIKELY((tell & XSW_TELL_PROGRESS) != 0)) xsi_work_tell(call.work, tell);
     xsi_work_landed(call.work);
   }
   return result;

@@ -220,7 +220,7 @@ func (a *attacker) logFlood() error {
 			return err
 		}
 		defer c.Close()
-		return c.Send(wire.EncodeWelcome(1))
+		return c.Send(wire.EncodeWelcome(1, wire.Version))
 	})
 }
 

@@ -22,6 +22,7 @@
  *     Zero must mean what the older version does.
  *   - New frame types, enum values and bits. The sender uses them only in sessions of a version that
  *     has them.
+ *   - The page grows at its end. XSW_PAGE_BYTES_N keeps the size of version N.
  *   - struct xsw_hint grows at its end. XSW_HINT_BYTES_N and XSW_HINT_ALL_N keep the size and the
  *     bits of version N; both sides convert HELLO and HINT.
  *
@@ -43,7 +44,10 @@
 #define XSW_MAX_QUEUES 1024        /* per process: contexts, or streams on request */
 #define XSW_HEADER_BYTES 4096      /* header area in front of the queues */
 #define XSW_QUEUE_BYTES 128        /* one cache line each for daemon and client */
-#define XSW_PAGE_BYTES 135168      /* XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES */
+#define XSW_PROGRESS_OFFSET 135168 /* struct xsw_progress of each queue; version 5 */
+#define XSW_PROGRESS_BYTES 64      /* a cache line each */
+#define XSW_PAGE_BYTES 200704      /* XSW_PROGRESS_OFFSET + XSW_MAX_QUEUES * XSW_PROGRESS_BYTES */
+#define XSW_PAGE_BYTES_4 135168    /* size of the page in version 4 */
 #define XSW_FRAME_MAX_BYTES 4096   /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
 #define XSW_FRAME_GROUP 256 /* frame types of one driver */
@@ -167,7 +171,7 @@ enum xsw_tell {
 
 /* One schedulable queue: a context on a device, or a stream on request. */
 struct xsw_queue {
-  /* line 0: daemon, up to tell. Every launch reads it. */
+  /* line 0: daemon. Every launch reads it, so the client writes none of it. */
   uint32_t gate;      /* enum xsw_gate; also the futex word a held launcher waits on */
   uint32_t in_flight; /* limit on launches in flight at Lv1; 0: none */
   uint32_t batch;     /* launches between two of our events under a limit */
@@ -176,15 +180,7 @@ struct xsw_queue {
                          Both are sequentially consistent, so no change is missed */
   uint32_t tell;      /* enum xsw_tell; version 5 */
   uint32_t _rsv0;
-  /* line 0: client, since version 5; version 4 leaves zeros, which mean unknown. Line 1 is full. */
-  uint64_t launches; /* kernels and graphs launched; no copies, no memsets. Exact when the queue is
-                        idle. While it is busy: current with XSW_TELL_PROGRESS, an estimate if
-                        several threads launch, else the value of the last idle transition */
-  uint64_t waits;    /* times fed_ns was set: a thread began to wait after submitting. Not
-                        maintained while the queue is quiet */
-  uint64_t copies;   /* copies and memsets submitted, published with submitted */
-  uint64_t bursts;   /* batches released to the device under XSW_GATE_BATCH */
-  uint64_t _rsv1;
+  uint64_t _rsv1[5];
 
   /* line 1: client */
   uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so that one read
@@ -202,6 +198,18 @@ struct xsw_queue {
   /* When a thread last started to wait for this queue after submitting. The thread submits nothing
    * until the wait ends. Not maintained while the queue is quiet. */
   uint64_t fed_ns;
+};
+
+/* At XSW_PROGRESS_OFFSET, by the queue's index, since version 5; client. Line 1 of the queue is full. */
+struct xsw_progress {
+  uint64_t launches; /* kernels and graphs launched; no copies, no memsets. Exact when the queue is
+                        idle. While it is busy: current with XSW_TELL_PROGRESS, an estimate if
+                        several threads launch, else the value of the last idle transition */
+  uint64_t waits;    /* times fed_ns was set: a thread began to wait after submitting. Not
+                        maintained while the queue is quiet */
+  uint64_t copies;   /* copies and memsets submitted, published with submitted */
+  uint64_t bursts;   /* batches released to the device under XSW_GATE_BATCH */
+  uint64_t _rsv[4];
 };
 
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
@@ -283,7 +291,11 @@ _Static_assert(sizeof(struct xsw_hint) >= XSW_HINT_BYTES_4, "a hint only grows")
 _Static_assert(XSW_REQUEST_NAMES_BYTES == XSW_REQUEST_NAMES * XSW_REQUEST_NAME_BYTES, "names");
 _Static_assert(sizeof(struct xsw_hint) % 8 == 0, "a hint can be nested");
 _Static_assert(sizeof(struct xsw_queue) == XSW_QUEUE_BYTES, "a queue is two cache lines");
-_Static_assert(XSW_PAGE_BYTES == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "page size");
+_Static_assert(sizeof(struct xsw_progress) == XSW_PROGRESS_BYTES, "progress is a cache line");
+_Static_assert(XSW_PAGE_BYTES_4 == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "queues");
+_Static_assert(XSW_PAGE_BYTES_4 % 4096 == 0, "a page of version 4 replaces whole pages of memory");
+_Static_assert(XSW_PROGRESS_OFFSET == XSW_PAGE_BYTES_4, "progress follows the queues");
+_Static_assert(XSW_PAGE_BYTES - XSW_PROGRESS_OFFSET == XSW_MAX_QUEUES * XSW_PROGRESS_BYTES, "page");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
 _Static_assert(sizeof(struct xsw_refused) == 216, "REFUSED never changes");
 _Static_assert(sizeof(struct xsw_hello) <= XSW_FRAME_MAX_BYTES, "hello fits a packet");

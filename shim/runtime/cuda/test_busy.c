@@ -112,40 +112,41 @@ static void test_fed_once(void) {
 // wait that follows work.
 static void test_tell(void) {
   struct xsw_queue *slot = xsi_slot(0);
+  struct xsw_progress *progress = xsi_progress(0);
   CUstream a = fake_stream(), b = fake_stream();
   struct xsi_tally before = noted[0].tally;
-  slot->launches = 100;
-  uint64_t waits = slot->waits;
+  progress->launches = 100;
+  uint64_t waits = progress->waits;
   uint32_t rings = noted_rings;
   launch(a);
-  CHECK(slot->launches == 100);
+  CHECK(progress->launches == 100);
   slot->tell = XSW_TELL_PROGRESS;
   launch(a);
   launch(b);
-  CHECK(slot->launches == 102);
+  CHECK(progress->launches == 102);
   fake_launch_result = 1;
   CHECK(launch(a) == 1);
   fake_launch_result = 0;
   CHECK(cuMemcpyHtoDAsync_v2(0, NULL, 1, a) == 0);
   CHECK(cuLaunchHostFunc(a, NULL, NULL) == 0);
-  CHECK(slot->launches == 102);
+  CHECK(progress->launches == 102);
   test_now_ns += MS;
-  CHECK(cuStreamSynchronize(a) == 0 && slot->waits == waits + 1 && noted_rings == rings);
+  CHECK(cuStreamSynchronize(a) == 0 && progress->waits == waits + 1 && noted_rings == rings);
   slot->tell = XSW_TELL_PROGRESS | XSW_TELL_LAUNCH; // copies ring no doorbell
   launch(a);
-  CHECK(slot->launches == 103 && noted_rings == rings + 1);
+  CHECK(progress->launches == 103 && noted_rings == rings + 1);
   CHECK(cuMemcpyHtoDAsync_v2(0, NULL, 1, a) == 0 && noted_rings == rings + 1);
   rings = noted_rings;
   test_now_ns += MS;
-  CHECK(cuStreamSynchronize(a) == 0 && slot->waits == waits + 2 && noted_rings == rings);
+  CHECK(cuStreamSynchronize(a) == 0 && progress->waits == waits + 2 && noted_rings == rings);
   waits++;
   slot->tell = XSW_TELL_PROGRESS | XSW_TELL_WAIT;
   test_now_ns += MS;
   CHECK(cuStreamSynchronize(b) == 0); // nothing was submitted since the last wait
-  CHECK(!busy(0) && slot->waits == waits + 1 && noted_rings == rings);
+  CHECK(!busy(0) && progress->waits == waits + 1 && noted_rings == rings);
   launch(b);
-  CHECK(slot->launches == 104 && cuStreamSynchronize(b) == 0);
-  CHECK(slot->waits == waits + 2 && noted_rings == rings + 1);
+  CHECK(progress->launches == 104 && cuStreamSynchronize(b) == 0);
+  CHECK(progress->waits == waits + 2 && noted_rings == rings + 1);
   CHECK(cuMemcpyDtoH_v2(NULL, 0, 4) == 0); // never lands, but is a copy
   const struct xsi_tally *now = &noted[0].tally;
   CHECK(now->submitted - before.submitted == 8 && now->launches - before.launches == 5);

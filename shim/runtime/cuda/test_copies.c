@@ -9,6 +9,7 @@
 #include <time.h>
 
 static struct xsw_queue *slot;
+static struct xsw_progress *progress;
 static char pageable[65536 + 1];
 static bool busy(void) { return noted[0].busy; }
 
@@ -21,7 +22,7 @@ static void test_copies_back(void) {
   CUDA_MEMCPY2D_v2 unified = {
       .to = {.type = XSI_CU_MEMORY_UNIFIED, .host = FAKE_PINNED, .device = (uintptr_t)pageable}};
   for (int kind = 0; kind < 3; kind++) {
-    uint64_t waits = slot->waits;
+    uint64_t waits = progress->waits;
     launch(stream);
     later(1);
     uint64_t begun = test_now_ns;
@@ -29,11 +30,11 @@ static void test_copies_back(void) {
     CHECK((kind == 0   ? cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream)
            : kind == 1 ? cuMemcpy2DAsync_v2(&flat, stream)
                        : cuMemcpy2DAsync_v2(&unified, stream)) == 0);
-    CHECK(slot->fed_ns == begun && slot->waits == waits + 1);
+    CHECK(slot->fed_ns == begun && progress->waits == waits + 1);
     CHECK(busy() == (kind == 2)); // the last one went elsewhere in truth
     later(1);
     CHECK(cuStreamSynchronize(stream) == 0 && !busy());
-    CHECK(slot->fed_ns == begun && slot->waits == waits + 1); // the first of two waits
+    CHECK(slot->fed_ns == begun && progress->waits == waits + 1); // the first of two waits
   }
   // Into pinned memory it does not.
   uint64_t fed = slot->fed_ns;
@@ -113,7 +114,7 @@ static void test_default_streams(void) {
   CUDA_MEMCPY3D_BATCH_OP_v1 both[2] = {
       there, {.to = {.type = XSI_CU_OPERAND_POINTER, .pointer = (uintptr_t)pageable}}};
   for (int kind = 0; kind < 6; kind++) {
-    uint64_t waits = slot->waits, copies = COUNTED(copies);
+    uint64_t waits = progress->waits, copies = COUNTED(copies);
     CHECK((kind % 2 ? launch_thread() : launch(NULL)) == 0);
     later(1);
     uint64_t begun = test_now_ns;
@@ -124,7 +125,7 @@ static void test_default_streams(void) {
            : kind == 3 ? cuMemcpyDtoHAsync_v2_ptsz(pageable, 0, 8, NULL)
            : kind == 4 ? cuMemcpy3DBatchAsync_v2(2, both, 0, NULL)
                        : cuMemcpyHtoD_v2_ptds(0, pageable, 65537)) == 0);
-    CHECK(slot->fed_ns == begun && slot->waits == waits + 1 && !busy());
+    CHECK(slot->fed_ns == begun && progress->waits == waits + 1 && !busy());
     CHECK(COUNTED(copies) == copies + 1);
   }
   uint64_t fed = slot->fed_ns, queries = fake_queries;
@@ -150,11 +151,12 @@ static void copy_there(size_t bytes, void (*during)(void), bool knows, bool foun
   later(1);
   CHECK(launch(NULL) == 0);
   later(1);
-  uint64_t begun = test_now_ns, waits = slot->waits, fed = slot->fed_ns;
+  uint64_t begun = test_now_ns, waits = progress->waits, fed = slot->fed_ns;
   fake_in_sync = during;
   CHECK(cuMemcpyHtoD_v2(0, pageable, bytes) == 0 && !fake_in_sync);
   CHECK(fed_in_call == (knows ? begun : fed) && busy() == !found);
-  CHECK(slot->fed_ns == (knows || found ? begun : fed) && slot->waits == waits + (knows || found));
+  CHECK(slot->fed_ns == (knows || found ? begun : fed) &&
+        progress->waits == waits + (knows || found));
   CHECK(cuStreamSynchronize(NULL) == 0 && !busy());
 }
 
@@ -215,10 +217,10 @@ static void test_copies_by_time(void) {
     later(1);
     launch(stream);
     later(1);
-    uint64_t begun = test_now_ns, waits = slot->waits;
+    uint64_t begun = test_now_ns, waits = progress->waits;
     fake_in_sync = in_the_copy;
     CHECK((kind ? cuMemcpy(0, (uintptr_t)pageable, 8) : cuMemcpyHtoD_v2(0, pageable, 8)) == 0);
-    CHECK(slot->fed_ns == begun && slot->waits == waits + 1 && busy());
+    CHECK(slot->fed_ns == begun && progress->waits == waits + 1 && busy());
     CHECK(cuStreamSynchronize(stream) == 0 && !busy());
   }
   // Not in a capture: the driver is not asked.
@@ -241,6 +243,7 @@ int main(void) {
   fake_install();
   fake_context();
   slot = xsi_slot(0);
+  progress = xsi_progress(0);
   test_copies_back();
   test_capture_begins();
   test_teardown();

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 static struct xsw_queue *slot;
+static struct xsw_progress *progress;
 static bool busy(void) { return noted[0].busy; }
 
 // A program that polls waits since its first answer "not ready". One answer is no poll.
@@ -16,7 +17,7 @@ static void test_polls(void) {
   __atomic_store_n(&fake_stuck, 1, __ATOMIC_SEQ_CST);
   for (int kind = 0; kind < 2; kind++) {
     later(1);
-    uint64_t fed = slot->fed_ns, waits = slot->waits;
+    uint64_t fed = slot->fed_ns, waits = progress->waits;
     launch(stream);
     cuEventRecord(old, stream);
     CHECK(cuEventQuery(old) == XSI_CU_NOT_READY); // an allocator's look
@@ -30,7 +31,7 @@ static void test_polls(void) {
     uint64_t begun = test_now_ns;
     for (int i = 0; i < 5; i++) {
       CHECK((kind ? cuEventQuery(event) : cuStreamQuery(stream)) == XSI_CU_NOT_READY);
-      CHECK(slot->fed_ns == (i == 0 ? fed : begun) && slot->waits == waits + (i != 0));
+      CHECK(slot->fed_ns == (i == 0 ? fed : begun) && progress->waits == waits + (i != 0));
       later(1);
     }
     fake_finish(stream);
@@ -250,6 +251,7 @@ int main(void) {
   fake_install();
   fake_context();
   slot = xsi_slot(0);
+  progress = xsi_progress(0);
   test_polls();
   test_signals();
   test_signal_while_waiting();
