@@ -18,7 +18,7 @@ var shimLayers = [][]string{
 	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown", "thread"},
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
-	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_queue", "work_table", "work_watch"},
+	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_table", "work_watch"},
 }
 
 // shimFolders orders the folders of libxsched.so. A folder includes itself and those before it; drivers

@@ -28,7 +28,9 @@ struct xsi_work_thread {
   uint64_t epoch; /* in which it saw last */
   struct xsi_work_seen last;
   uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
-  uint16_t calling;  /* its calls that have counted work in last.stream and not returned */
+  /* Its calls that have counted work in last.stream and not returned. Atomic: who takes a stream from its owner
+   * makes sure that it is in none. */
+  uint16_t calling;
   /* what a launch touches ends here */
   struct xsi_work_stream *syncs; /* the one it waits for as its owner */
   int cancel_state;              /* before it excluded the watcher */
@@ -39,6 +41,13 @@ struct xsi_work_thread {
   unsigned polls;             /* and of how many there were */
   const struct xsi_work_stream *small; /* stream of the last copy of a run of small copies, */
   uint64_t small_mark;                 /* and what was submitted there by then */
+  struct xsi_work_suit { /* its submissions in a row to a stream of which it is not the owner */
+    const struct xsi_work_stream *stream;
+    uint64_t others, owners; /* what the next one finds, if nobody else submits */
+    uint32_t count;
+  } suit;
+  struct xsi_work_thread *next, *previous; /* live threads, under the work lock */
+  bool listed, ended;
 };
 
 struct xsi_thread {

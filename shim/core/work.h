@@ -21,8 +21,12 @@
  * A membarrier costs up to a few microseconds. If other threads keep finding the end of a stream after
  * only a few launches, the stream loses its owner: behind a barrier, while busy is frozen. A nonzero busy
  * holds the owner's token, or XSI_WORK_NOBODY. A former owner that has not noticed still counts in its own
- * words, which no other thread writes in this life of the record. It then finds that busy is not its
- * token and waits until the stream is thawed. Without membarrier no stream has an owner.
+ * words. It then finds that busy is not its token and waits until the stream is thawed.
+ *
+ * A thread that submits alone to a stream of another owner, or of none, becomes its owner when it has paid as
+ * much for locked additions as that costs: behind a barrier, and only if the former owner is in no call. Every
+ * later call of the former owner sees that it is not the owner any more. A thread that ends gives its streams
+ * up. Without membarrier no stream has an owner.
  *
  * A stream counts for the queue of its context, or has a queue of its own: because the program created
  * one (api/), or because XSCHED_GRANULARITY asks for it. The program may hold such a stream at a gate of
@@ -128,6 +132,8 @@ struct xsi_work_stream {
   struct xsi_tally published; /* what its queue knows of */
   uint32_t wasted;            /* consecutive unprofitable membarriers */
   uint64_t wasted_at;         /* the owner's landed count at the last one */
+  uint64_t former;            /* lost it, and may not have noticed; 0: nobody */
+  uint32_t losses;
   bool abandoned; /* destroyed, or its thread ended, with work in it: lives until that is over */
 
   /* under the work lock */
@@ -259,21 +265,34 @@ static inline bool xsi_work_owned(const struct xsi_work_stream *stream) {
   return XSI_LIKELY(__atomic_load_n(&stream->owner, __ATOMIC_RELAXED) == xsi_thread.work.token);
 }
 
+/* A call begins to count, and has counted. */
+static inline void xsi_work_call_begins(void) {
+  uint16_t calling = __atomic_load_n(&xsi_thread.work.calling, __ATOMIC_RELAXED);
+  __atomic_store_n(&xsi_thread.work.calling, (uint16_t)(calling + 1), __ATOMIC_RELAXED);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST); // before it looks who is the owner
+}
+static inline void xsi_work_call_ends(void) {
+  uint16_t calling = __atomic_load_n(&xsi_thread.work.calling, __ATOMIC_RELAXED);
+  __atomic_store_n(&xsi_thread.work.calling, (uint16_t)(calling - 1), __ATOMIC_RELEASE);
+}
+
 /* For threads that do not own it. */
 void xsi_work_count_other(struct xsi_work_stream *stream);
 void xsi_work_landed_other(struct xsi_work_stream *stream);
 /* Counts the work; the stream is busy from then on. */
+static inline void xsi_work_count_owned(struct xsi_work_stream *stream) {
+  uint64_t count = __atomic_load_n(&stream->submitted_owner, __ATOMIC_RELAXED) + 1;
+  __atomic_store_n(&stream->submitted_owner, count, __ATOMIC_RELAXED);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  if (XSI_UNLIKELY(__atomic_load_n(&stream->busy, __ATOMIC_ACQUIRE) != xsi_thread.work.token))
+    xsi_work_mark_busy(stream);
+}
 static inline void xsi_work_count(struct xsi_work_stream *stream) {
-  xsi_thread.work.calling++;
-  if (xsi_work_owned(stream)) {
-    uint64_t count = __atomic_load_n(&stream->submitted_owner, __ATOMIC_RELAXED) + 1;
-    __atomic_store_n(&stream->submitted_owner, count, __ATOMIC_RELAXED);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (XSI_UNLIKELY(__atomic_load_n(&stream->busy, __ATOMIC_ACQUIRE) != xsi_thread.work.token))
-      xsi_work_mark_busy(stream);
-  } else {
+  xsi_work_call_begins();
+  if (xsi_work_owned(stream))
+    xsi_work_count_owned(stream);
+  else
     xsi_work_count_other(stream);
-  }
 }
 
 static inline uint64_t xsi_work_submitted(const struct xsi_work_stream *stream) {
@@ -322,7 +341,7 @@ static inline void xsi_work_landed(struct xsi_work_stream *stream) {
   } else {
     xsi_work_landed_other(stream);
   }
-  xsi_thread.work.calling--;
+  xsi_work_call_ends();
   if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED) != 0))
     xsi_work_limit_after(stream);
 }

@@ -3,57 +3,10 @@
 // Changes of streams between idle and busy, and waits for them. See work.h for the rules.
 
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "doorbell.h"
-#include "log.h"
 #include "work_internal.h"
-
-// A barrier pays off after so many launches of the owner without a locked instruction. A stream loses its
-// owner after so many consecutive barriers that did not pay off.
-enum { WORTH = 64, MOST_WASTED = 16 };
-
-// ---- owners, and the barrier that others use -------------------------------
-
-static XSI_FORK_STATE bool barrier_is_there;
-
-// Keeps errno.
-static bool barrier(int command) {
-  int saved_errno = errno;
-  bool done = syscall(SYS_membarrier, command, 0, 0) == 0;
-  errno = saved_errno;
-  return done;
-}
-
-void xsi_work_owners_start(void) {
-  bool there = barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
-  __atomic_store_n(&barrier_is_there, there, __ATOMIC_RELEASE);
-}
-
-bool xsi_work_owners(void) { return __atomic_load_n(&barrier_is_there, __ATOMIC_ACQUIRE); }
-
-// Makes the owner's earlier counts visible, and to its later ones that the stream is frozen.
-static void meet_owner(struct xsi_work_stream *stream) {
-  if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-  // A sandbox has forbidden the call since. At most one concurrent launch of the owner is mistaken for
-  // idleness.
-  xsi_log(XSI_WARN, "membarrier is refused: launches cost more from now on");
-  __atomic_store_n(&barrier_is_there, false, __ATOMIC_RELEASE);
-  __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
-}
-
-// The stream is idle after a barrier, and frozen: decides whether it keeps its owner.
-static void weigh_owner(struct xsi_work_stream *stream) {
-  uint64_t landed = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
-  bool worth = landed - stream->wasted_at >= WORTH;
-  stream->wasted_at = landed;
-  stream->wasted = worth ? 0 : stream->wasted + 1;
-  if (stream->wasted == MOST_WASTED)
-    __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
-}
 
 // ---- the state of one stream ----------------------------------------------------------------------
 
@@ -123,7 +76,11 @@ void xsi_work_prune(struct xsi_work_context *context) {
 // ---- busy and idle ------------------------------------------------------------------------------
 
 void xsi_work_count_other(struct xsi_work_stream *stream) {
-  __atomic_fetch_add(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
+  if (XSI_UNLIKELY(xsi_work_adopt(stream))) {
+    xsi_work_count_owned(stream);
+    return;
+  }
+  xsi_work_court(stream, __atomic_fetch_add(&stream->submitted_others, 1, __ATOMIC_SEQ_CST));
   uint64_t busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
   if (XSI_UNLIKELY(busy == 0 || busy == XSI_WORK_FROZEN)) xsi_work_mark_busy(stream);
 }
@@ -169,7 +126,7 @@ static void __attribute__((cold)) bury(struct xsi_work_stream *stream) {
 // Frozen, with work that is over as far as this thread can see: is it over?
 static bool is_over(struct xsi_work_stream *stream, bool by_watcher) {
   bool meet = stream->owner != XSI_WORK_NOBODY && !xsi_work_owned(stream);
-  if (meet) meet_owner(stream);
+  if (meet) xsi_work_meet_owner(stream);
   // If the owner submitted meanwhile, both periods count as one: only that thread could say whether it
   // submitted before or after the end.
   if (meet && __atomic_load_n(&stream->completed, __ATOMIC_RELAXED) < xsi_work_submitted(stream))
@@ -177,7 +134,7 @@ static bool is_over(struct xsi_work_stream *stream, bool by_watcher) {
   if (!meet)
     stream->wasted = 0;
   else if (!by_watcher)
-    weigh_owner(stream);
+    xsi_work_weigh_owner(stream);
   return true;
 }
 
@@ -220,8 +177,9 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
     __atomic_store_n(&stream->submitted_owner, count, __ATOMIC_RELAXED);
   } else {
     __atomic_sub_fetch(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
+    if (xsi_thread.work.suit.stream == stream) xsi_thread.work.suit.others--;
   }
-  xsi_thread.work.calling--;
+  xsi_work_call_ends();
   // Only a frozen stream says whether that was all: a thread that completes the rest now neither orders its
   // store with this one nor leaves busy alone.
   xsi_work_try_idle(stream, false);

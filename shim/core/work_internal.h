@@ -50,6 +50,18 @@ struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle);
 void xsi_work_release(struct xsi_work_stream *stream);
 bool xsi_work_owners(void);       /* may streams have owners? */
 void xsi_work_owners_start(void); /* finds out; without a lock, it can take milliseconds */
+/* Owners (work_owner.c). The first three under the work lock, which list takes itself. */
+const struct xsi_work_thread *xsi_work_thread(uint64_t token); /* one that lives, or NULL */
+void xsi_work_unlist_thread(void);                             /* this thread ends */
+void xsi_work_give_up(struct xsi_work_stream *stream, uint64_t token);
+void xsi_work_list_thread(void); /* this thread can own streams, and says when it ends */
+void xsi_work_threads_reset(void);
+/* Frozen: makes the owner's counts visible here. Then, if it was worth nothing: the stream loses its owner. */
+void xsi_work_meet_owner(struct xsi_work_stream *stream);
+void xsi_work_weigh_owner(struct xsi_work_stream *stream);
+/* Before another thread counts: true if it is the owner from now on. After it counted, so many were there. */
+bool xsi_work_adopt(struct xsi_work_stream *stream);
+void xsi_work_court(const struct xsi_work_stream *stream, uint64_t others);
 /* In work_queue.c: what the record counted, in all its lives. */
 struct xsi_tally xsi_work_tally(const struct xsi_work_stream *stream);
 /* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),

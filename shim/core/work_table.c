@@ -46,6 +46,7 @@ static void reset_in_child(void) {
   xsi_work_hot.only = named = 0;
   free_streams = NULL;
   free_contexts = NULL;
+  xsi_work_threads_reset();
   xsi_work_hot.captures = 0;
   xsi_work_hot.epoch++;
   xsi_work_owners_start();
@@ -327,9 +328,11 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   stream->handle = handle;
   __atomic_store_n(&stream->key_thread, thread, __ATOMIC_RELAXED);
   start_counts(stream); // what was in mid-call when the last life ended has come back since
-  uint64_t owner = xsi_work_owners() ? xsi_thread.work.token : XSI_WORK_NOBODY;
+  uint64_t owner =
+      xsi_work_owners() && xsi_thread.work.listed ? xsi_thread.work.token : XSI_WORK_NOBODY;
   __atomic_store_n(&stream->owner, owner, __ATOMIC_RELAXED);
-  stream->wasted = 0;
+  stream->former = 0;
+  stream->wasted = stream->losses = 0;
   stream->wasted_at = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
   xsi_work_choose_slot(stream);
   stream->published = xsi_work_tally(stream);
@@ -345,7 +348,7 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   return stream;
 }
 
-static void note_thread_exit(uint64_t token);
+static void note_thread_exit(void);
 
 struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platform,
                                            uintptr_t context, uintptr_t handle) {
@@ -354,7 +357,7 @@ struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platf
   bool first = !mine->token;
   if (first) mine->token = __atomic_add_fetch(&next_token, 1, __ATOMIC_RELAXED);
   uint64_t thread = handle == XSI_WORK_THREAD ? mine->token : 0;
-  if (first || thread) note_thread_exit(mine->token);
+  if (first || thread || !mine->listed) note_thread_exit();
   uint64_t epoch = __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE);
   xsi_work_lock();
   struct xsi_work_stream *stream = lookup(context, handle, thread);
@@ -441,15 +444,20 @@ static void leave_call(uint64_t token) {
   struct xsi_work_stream *stream = mine->last.stream;
   while (lives && mine->calling > 0 && xsi_work_submitted(stream) > xsi_work_mark(stream))
     xsi_work_withdraw(stream);
-  mine->calling = 0;
+  __atomic_store_n(&mine->calling, 0, __ATOMIC_RELEASE);
 }
 
-// A thread's default streams go with it, except for work still in them.
-static void thread_exits(void *token_in_pointer) {
-  uint64_t token = (uint64_t)(uintptr_t)token_in_pointer;
+// A thread's default streams go with it, except for work still in them, and it owns no stream any more.
+static void thread_exits(void *unused) {
+  (void)unused;
+  uint64_t token = xsi_thread.work.token;
   bool left = false;
   leave_call(token);
   xsi_work_lock();
+  xsi_work_unlist_thread();
+  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next)
+    for (struct xsi_work_stream *stream = context->streams; stream; stream = stream->next)
+      if (stream->owner == token || stream->former == token) xsi_work_give_up(stream, token);
   for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
     struct xsi_work_stream *stream = lookup(context->handle, XSI_WORK_THREAD, token);
     if (!stream) continue;
@@ -467,9 +475,10 @@ static void make_exit_key(void) {
   exit_key_made = pthread_key_create(&exit_key, thread_exits) == 0;
 }
 
-static void note_thread_exit(uint64_t token) {
+static void note_thread_exit(void) {
+  struct xsi_work_thread *mine = &xsi_thread.work;
   pthread_once(&exit_key_once, make_exit_key);
-  if (exit_key_made) pthread_setspecific(exit_key, (void *)(uintptr_t)token);
+  if (exit_key_made && pthread_setspecific(exit_key, mine) == 0) xsi_work_list_thread();
 }
 
 // ---- contexts -----------------------------------------------------------------------------

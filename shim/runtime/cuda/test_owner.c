@@ -112,7 +112,7 @@ static void test_race(bool beside) {
   by_watcher = true;
   for (int i = 0; i < 10; i++)
     race(100000 / SCALE, beside);
-  CHECK(owner() == xsi_thread.work.token);
+  CHECK(owner() != XSI_WORK_NOBODY);
   CHECK(lost == 0);
   CHECK(cuStreamDestroy_v2(handle) == 0);
 }
@@ -158,7 +158,7 @@ static void *launch_elsewhere(void *handle) {
 }
 
 static void *launch_and_wait(void *handle) {
-  for (int i = 0; i < 100; i++)
+  for (int i = 0; i < 60; i++) // too few to become the owner
     CHECK(launch((CUstream)handle) == 0);
   CHECK(cuStreamSynchronize((CUstream)handle) == 0 && busy() == 0);
   return NULL;
@@ -241,6 +241,123 @@ static void test_former_owner(void) {
   elsewhere(find_end);
   CHECK(sound() && !noted[0].busy);
   CHECK(cuStreamDestroy_v2(handle) == 0);
+}
+
+// ---- owners change ------------------------------------------------------------------------------
+
+enum { ENOUGH = 20000 }; // for a machine where a barrier takes 400 us
+
+static CUstream moving;
+static uint64_t token_there;
+static int turn; // whose it is: 1 the other thread's, 0 this one's, -1 the end
+
+static bool movable = true;
+
+static void launch_until_owner(void) {
+  int launches = 0;
+  while (owner() != xsi_thread.work.token && launches < ENOUGH) {
+    CHECK(launch(moving) == 0);
+    launches++;
+  }
+  CHECK((owner() == xsi_thread.work.token) == movable && busy() == owner());
+  if (!movable) return;
+  uint64_t others = stream->submitted_others;
+  for (int i = 0; i < 100; i++)
+    CHECK(launch(moving) == 0);
+  CHECK(stream->submitted_others == others); // no locked instruction any more
+}
+
+static void give_turn(int to) {
+  int from = 1 - to;
+  __atomic_store_n(&turn, to, __ATOMIC_SEQ_CST);
+  while (to >= 0 && __atomic_load_n(&turn, __ATOMIC_SEQ_CST) != from)
+    sched_yield();
+}
+
+static void *take_turns(void *unused) {
+  for (;;) {
+    int now;
+    while ((now = __atomic_load_n(&turn, __ATOMIC_SEQ_CST)) == 0)
+      sched_yield();
+    if (now < 0) return unused;
+    launch_until_owner();
+    token_there = xsi_thread.work.token;
+    __atomic_store_n(&turn, 0, __ATOMIC_SEQ_CST);
+  }
+}
+
+// Like a training loop: one thread launches the first half of each step, another one the second, and the
+// stream is never idle in between.
+static void test_moves(void) {
+  pthread_t thread;
+  moving = fake_stream();
+  find(moving);
+  turn = 0;
+  CHECK(pthread_create(&thread, NULL, take_turns, NULL) == 0);
+  for (int i = 0; i < 3; i++) {
+    give_turn(1);
+    CHECK(owner() == token_there);
+    launch_until_owner();
+  }
+  // In the middle of a call the owner keeps it.
+  xsi_work_submit(stream, XSI_WORK_OTHER);
+  movable = false;
+  give_turn(1);
+  CHECK(owner() == xsi_thread.work.token);
+  movable = true;
+  xsi_work_landed(stream);
+  give_turn(1);
+  CHECK(owner() == token_there);
+  __atomic_store_n(&turn, -1, __ATOMIC_SEQ_CST);
+  CHECK(pthread_join(thread, NULL) == 0);
+  // A thread that ends leaves its streams to nobody, and whoever launches next becomes the owner.
+  CHECK(owner() == XSI_WORK_NOBODY && busy() == XSI_WORK_NOBODY);
+  launch_until_owner();
+  CHECK(cuStreamSynchronize(moving) == 0 && sound() && !noted[0].busy);
+  CHECK(stream->submitted_owner + stream->submitted_others == stream->completed);
+  CHECK(cuStreamDestroy_v2(moving) == 0);
+}
+
+static uint64_t moves;
+
+// Runs of submissions, long enough to become the owner, or shorter.
+static void *submit_runs(void *seed) {
+  unsigned random = (unsigned)(uintptr_t)seed;
+  CHECK(xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)moving) == stream);
+  for (int i = 0; i < 300 / SCALE; i++) {
+    random = random * 1103515245 + 12345;
+    for (unsigned n = random >> 21; n > 0; n--) {
+      submit(n % 5);
+      if (n % 7 == 6)
+        xsi_work_withdraw(stream);
+      else
+        xsi_work_landed(stream);
+    }
+    if (owner() == xsi_thread.work.token) __atomic_fetch_add(&moves, 1, __ATOMIC_SEQ_CST);
+    if (random & 1 << 18) sched_yield();
+  }
+  return NULL;
+}
+
+static void test_race_of_moves(void) {
+  pthread_t ends, threads[3];
+  moving = fake_stream();
+  find(moving);
+  for (int k = 0; k < 2; k++) {
+    by_watcher = k == 0;
+    stop = 0;
+    moves = 0;
+    CHECK(pthread_create(&ends, NULL, find_ends, (void *)(uintptr_t)1) == 0);
+    for (int i = 0; i < 3; i++)
+      CHECK(pthread_create(&threads[i], NULL, submit_runs, (void *)(uintptr_t)(i + 7)) == 0);
+    for (int i = 0; i < 3; i++)
+      CHECK(pthread_join(threads[i], NULL) == 0);
+    __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+    CHECK(pthread_join(ends, NULL) == 0);
+    xsi_work_complete(stream, xsi_work_mark(stream), false);
+    CHECK(lost == 0 && sound() && busy() == 0 && moves > 0);
+  }
+  CHECK(cuStreamDestroy_v2(moving) == 0);
 }
 
 // Refused in one thread, with another one's work in the stream.
@@ -403,6 +520,8 @@ int main(void) {
   test_race(false);
   test_race(true);
   test_race_for_owner();
+  test_moves();
+  test_race_of_moves();
   test_ends_after_its_life();
   if (failures) return 1;
   printf("ok owner\n");
