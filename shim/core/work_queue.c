@@ -22,7 +22,8 @@ void xsi_work_choose_slot(struct xsi_work_stream *stream) {
   int32_t queue = stream->own ? stream->queue : stream->context->queue;
   struct xsw_queue *slot = queue >= 0 ? xsi_slot((uint32_t)queue) : &no_slot;
   if (__atomic_load_n(&stream->program_holds, __ATOMIC_RELAXED)) slot = &closed_slot;
-  __atomic_store_n(&stream->queue, queue, __ATOMIC_RELAXED);
+  // Changes only while the stream is frozen: others than the program's own gate.
+  if (stream->queue != queue) __atomic_store_n(&stream->queue, queue, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->slot, slot, __ATOMIC_RELEASE);
 }
 
