@@ -342,7 +342,7 @@ static void launch_known(unsigned count) {
 static void waits_release_batches(void) {
   struct xsw_queue *slot = test_slot(d, slot_of(&one));
   XQueueState state;
-  xsi_work_batch_by_thread = false;
+  __atomic_store_n(&xsi_work_batch_by_thread, false, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->gate, XSW_GATE_BATCH, __ATOMIC_SEQ_CST);
   for (int way = 0; way < 4; way++) {
     launch_known(1); // new to the batches
@@ -358,7 +358,7 @@ static void waits_release_batches(void) {
     CHECK(cuStreamSynchronize(one.stream) == 0);
   }
   __atomic_store_n(&slot->gate, XSW_GATE_OPEN, __ATOMIC_SEQ_CST);
-  xsi_work_batch_by_thread = true;
+  __atomic_store_n(&xsi_work_batch_by_thread, true, __ATOMIC_RELAXED);
 }
 
 // Two threads that wait for each other's launches while their gates open and close in turn.
