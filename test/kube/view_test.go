@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"xsched/internal/control"
 	"xsched/internal/kube/fleetview"
@@ -179,9 +180,14 @@ func testViewer(t *testing.T, l load) {
 		t.Fatal("the daemon has no program of the batch pod")
 	}
 	var fleet fleetview.Fleet
-	if err := json.Unmarshal([]byte(must("top", "--once", "--json")), &fleet); err != nil {
-		t.Fatal(err)
-	}
+	asked := time.Now().UnixNano()
+	eventually(t, "a snapshot that no earlier viewer got", func() bool {
+		fleet = fleetview.Fleet{}
+		if err := json.Unmarshal([]byte(must("top", "--once", "--json")), &fleet); err != nil {
+			t.Fatal(err)
+		}
+		return len(fleet.Nodes) != 1 || fleet.Nodes[0].Snapshot == nil || fleet.Nodes[0].Snapshot.TimeNS > asked
+	})
 	if len(fleet.Nodes) != 1 || fleet.Nodes[0].Name != NodeName || fleet.Nodes[0].Error != "" {
 		t.Fatalf("nodes %+v", fleet.Nodes)
 	}
