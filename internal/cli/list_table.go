@@ -38,6 +38,9 @@ func writeList(w io.Writer, list control.List, width int) {
 		fmt.Fprintln(w, cut(strings.TrimRight(line, "\n "), width))
 	}
 	for _, p := range list.Processes {
+		if p.Impaired != "" {
+			fmt.Fprintf(w, "note: %d: %s\n", p.PID, p.Impaired)
+		}
 		if p.PriorityReason != "" {
 			fmt.Fprintf(w, "note: %d: %s\n", p.PID, printable(p.PriorityReason))
 		}

@@ -24,6 +24,7 @@ type chronicle struct {
 	history *history.History
 	journal *journal.Journal
 	faults  faults
+	threads threads
 }
 
 const (
@@ -110,6 +111,7 @@ func (d *Daemon) sample(ctx context.Context) {
 	}
 	c.journal.AddPreemptions(entries)
 	d.findFaults(programs)
+	c.threads.sample(programs)
 }
 
 // preemptions returns the entries of pairs. A group is suspended as a whole, so its programs in one container

@@ -86,7 +86,7 @@ func (l *Loop) CheckCopies() error {
 		if c.copied == nil || c.touched || c.copied.busy {
 			continue
 		}
-		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copied}, counters: []wire.Counters{{}}}
+		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copied}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}}
 		got, want := s.view(l, 0), l.view(now, &cfg, c)
 		got.Age, want.Age = 0, 0
 		if !reflect.DeepEqual(got, want) {

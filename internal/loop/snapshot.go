@@ -39,6 +39,7 @@ type snapshot struct {
 	config   engine.Config
 	clients  []*clientCopy
 	counters []wire.Counters // of each client
+	signs    []wire.Signs    // of each client
 	gpus     map[model.DeviceID]GPUView
 
 	formatted sync.Once
@@ -150,6 +151,7 @@ func (l *Loop) copySome(b *builder) bool {
 			return false // it has left
 		}
 		b.out.counters = append(b.out.counters, c.page.Counters())
+		b.out.signs = append(b.out.signs, c.page.Signs(b.out.at))
 		if c.copied != nil && !c.touched && !c.copied.busy {
 			b.out.clients = append(b.out.clients, c.copied)
 			return false
@@ -230,7 +232,7 @@ func (s *snapshot) view(l *Loop, i int) ClientView {
 		}
 	}
 	v := l.view(s.at, &s.config, &c)
-	v.Counters, v.Protections = s.counters[i], s.clients[i].protections
+	v.Counters, v.Signs, v.Protections = s.counters[i], s.signs[i], s.clients[i].protections
 	return v
 }
 

@@ -85,6 +85,9 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 			problem(fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID), "%s misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
 				program(p), duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
 		}
+		if cause, remedy, ok := strings.Cut(p.Impaired, "; "); ok {
+			problem(remedy, "%s: %s", program(p), cause)
+		}
 		if p.PriorityReason != "" {
 			note("%s: %s", program(p), p.PriorityReason)
 		}

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -263,6 +264,16 @@ func (p *Page) SetLimits(i int, inFlight, batch uint32) {
 	}
 	store32(p.mem, at+OffQueueInFlight, inFlight)
 	store32(p.mem, at+OffQueueBatch, batch)
+}
+
+// Signs are the last signs of life of the library's threads in the client; 0: none, or a library of
+// version 4.
+type Signs struct{ Helper, Watcher model.Time }
+
+// Signs reads each sign of life once. Times in the future count as now.
+func (p *Page) Signs(now model.Time) Signs {
+	at := func(offset int) model.Time { return min(model.Time(min(load64(p.mem, offset), math.MaxInt64)), now) }
+	return Signs{at(OffHeaderHelperNS), at(OffHeaderWatcherNS)}
 }
 
 // Counters are the client's counters.

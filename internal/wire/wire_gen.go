@@ -122,7 +122,9 @@ type Header struct {
 	RecoveredEpoch   uint64
 	Recoveries       uint64
 	LeaseRecoveries  uint64
-	Rsv2             [5]uint64
+	HelperNS         uint64
+	WatcherNS        uint64
+	Rsv2             [3]uint64
 	HookedCalls      uint64
 	Launches         uint64
 	Copies           uint64
@@ -152,7 +154,9 @@ const (
 	OffHeaderRecoveredEpoch   = 128
 	OffHeaderRecoveries       = 136
 	OffHeaderLeaseRecoveries  = 144
-	OffHeaderRsv2             = 152
+	OffHeaderHelperNS         = 152
+	OffHeaderWatcherNS        = 160
+	OffHeaderRsv2             = 168
 	OffHeaderHookedCalls      = 192
 	OffHeaderLaunches         = 200
 	OffHeaderCopies           = 208

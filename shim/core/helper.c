@@ -103,6 +103,7 @@ static void *help(void *argument) {
     if (ppoll(polled, 2, &timeout, NULL) < 0) look_anyway(polled, errno, wait);
     xsi_wake_drain(polled[0].revents);
     xsi_wake_duty();
+    xsi_page_beat(&xsi_header()->helper_ns, xsi_now_ns());
     next = step_session(xsi_now_ns(), polled[1].revents);
   }
   xsi_annotate_ignore(false);

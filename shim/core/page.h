@@ -53,4 +53,9 @@ void xsi_page_leave_in_child(void);
 bool xsi_page_joined(void);
 void xsi_page_set_joined(bool joined);
 
+/* A thread's sign of life, while a daemon can see it. */
+static inline void xsi_page_beat(uint64_t *field, uint64_t now_ns) {
+  if (xsi_page_joined()) __atomic_store_n(field, now_ns, __ATOMIC_RELAXED);
+}
+
 #endif /* XSCHED_CORE_PAGE_H */

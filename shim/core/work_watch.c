@@ -16,6 +16,7 @@
 
 #include "annotate.h"
 #include "log.h"
+#include "page.h"
 #include "teardown.h"
 #include "thread.h"
 #include "wake.h"
@@ -327,6 +328,7 @@ static void *watch_thread(void *unused) {
     }
     xsi_wake_again();
     uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
+    xsi_page_beat(&xsi_header()->watcher_ns, xsi_now_ns());
     uint64_t next = xsi_work_watch(xsi_now_ns());
     sleep_until(next, seen);
   }

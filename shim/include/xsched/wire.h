@@ -105,7 +105,11 @@ struct xsw_header {
   uint64_t recovered_epoch;  /* every suspension up to this lease is undone */
   uint64_t recoveries;       /* number of recoveries */
   uint64_t lease_recoveries; /* number of recoveries of single devices; version 5 */
-  uint64_t _rsv2[5];
+  /* Signs of life, since version 5; 0: none yet. The helper steps several times a second, the watcher
+   * while a queue is busy. */
+  uint64_t helper_ns;
+  uint64_t watcher_ns;
+  uint64_t _rsv2[3];
 
   /* line 3: counters, client; published on idle changes, helper ticks and exit */
   uint64_t hooked_calls; /* every intercepted driver call */
