@@ -8,6 +8,7 @@ const (
 	reasonUser    = "the user's own program, which ends when it likes or by an interrupt"
 	reasonHelper  = "the one place that makes the call; each process on a device has its own worker, and a stuck one is reported"
 	reasonDouble  = "the virtual GPU: it hangs as a device does, in a worker"
+	reasonPlugin  = "only in kubectl's plugin, in the foreground; contexts bound the requests on the stream"
 	reasonOneSlot = "the channel has room for one value, and only this line sends"
 )
 
@@ -34,6 +35,10 @@ var reviewedWaits = map[string]string{
 	"internal/guardian/link.go spawn: " + ruleExec:                       reasonChild,
 	"internal/guardian/main.go serve: " + rulePoll:                       "without processes to guard only the daemon can wake it",
 	"internal/quarantine/accept.go drained: " + ruleDevice:               "SIOCINQ of a socket, not of a driver; it never waits",
+	"internal/kube/fleetview/tunnel.go dial: " + ruleTimes:               reasonPlugin,
+	"internal/kube/fleetview/tunnel.go forward: " + ruleHTTP:             reasonPlugin,
+	"internal/kube/fleetview/tunnel.go forward: " + ruleTimes:            reasonPlugin,
+	"internal/kube/view/stream.go Accept: " + ruleTimes:                  "http.Server sets the deadlines",
 	"internal/quarantine/keeper.go start: " + ruleExec:                   reasonChild,
 	"internal/session/listen.go RemoveStale: " + ruleTimes:               "it only connects",
 	"internal/session/reaper.go run: " + rulePoll:                        "it waits for the end of processes, and stop wakes it",
