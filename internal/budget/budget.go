@@ -22,8 +22,8 @@ const (
 	// run. A flood also costs what can't be charged, such as 15 us for each refused connection, and both
 	// together must stay below the half core that `make attack` allows.
 	period = 10
-	// burst is what an account may use at once. It is 200 programs that start together, at 0.5 ms each.
-	burst = 100 * time.Millisecond
+	// burst is what an account may use at once. It is 100 programs that start together, at 0.5 ms each.
+	burst = 50 * time.Millisecond
 	// debt bounds what an account pays for later: the second of CPU time that 64 connections with the
 	// longest work use at once. More may be an error of the measurement, and would exclude the account.
 	debt = period * time.Second
