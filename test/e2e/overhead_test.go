@@ -24,7 +24,7 @@ func TestLongOverheadMeasures(t *testing.T) {
 	if bad := json.Unmarshal(text, &r); bad != nil {
 		t.Fatalf("no figures: %v: %s", err, errs.String())
 	}
-	if r.Hook.Launches != 100000 || r.Pair.Pairs == 0 || r.Wake.Count == 0 || r.Decision.Queues == 0 {
+	if r.Hook.Launches != 100000 || r.Pair.Pairs == 0 || r.Wake.Count == 0 || r.Decision.Queues == 0 || len(r.Streams) != 6 || len(r.Streams[5].AddedNS) != overhead.StreamRuns {
 		t.Errorf("%+v", r)
 	}
 	t.Logf("hook %.1f ns, pair %.1f ns with %d rings, P99 %.1f us, decision %.1f us", r.Hook.AddedNS, r.Pair.AddedNS, r.Pair.Rings, r.Wake.P99US, r.Decision.P50US)

@@ -49,6 +49,7 @@ type Result struct {
 	Machine  bench.Machine `json:"machine"`
 	Hook     HookCost      `json:"hook"`
 	Pair     PairCost      `json:"pair"`
+	Streams  []StreamCost  `json:"streams"`
 	Wake     WakeCost      `json:"wake"`
 	Decision DecisionCost  `json:"decision"`
 }
@@ -120,7 +121,10 @@ func (out *Result) measureNull(ctx context.Context, exe string, o Options) error
 	if out.Hook, err = measureHook(ctx, r, o); err != nil {
 		return err
 	}
-	out.Pair, err = measurePair(ctx, r, o)
+	if out.Pair, err = measurePair(ctx, r, o); err != nil {
+		return err
+	}
+	out.Streams, err = measureStreams(ctx, r, o)
 	return err
 }
 
@@ -291,5 +295,8 @@ decision with %d queues, P50     %7.2f us    %3d us  %s   (mean %.2f us, P99 %.2
 		out.Pair.CopyAddedNS, out.Pair.BudgetNS, verdict(out.Pair.CopyAddedNS <= out.Pair.BudgetNS), lowest(out.Pair.CopyPlainNS), lowest(out.Pair.CopyWithNS),
 		out.Wake.P99US, WakeBudgetUS, verdict(out.Wake.OK), out.Wake.Count, out.Wake.P50US, out.Wake.MaxUS, out.Wake.Scheduling,
 		out.Decision.Queues, out.Decision.P50US, DecisionBudgetUS, verdict(out.Decision.OK), out.Decision.MeanUS, out.Decision.P99US)
-	return err
+	if err != nil {
+		return err
+	}
+	return writeStreams(w, out.Streams)
 }
