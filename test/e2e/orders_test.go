@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,10 +50,17 @@ func TestCallOrders(t *testing.T) {
 	orders(t, 1, 4, 20_000, 0, soon, func(*world) {})
 }
 
-// TestLongCallOrders is TestCallOrders with ten million calls, while batches come and go. In the last run streams
-// also wait for values, and the shim has to stop batching in the middle.
+// TestLongCallOrders is TestCallOrders with more calls, while batches come and go. In the last run streams also
+// wait for values, and the shim has to stop batching in the middle. XSCHED_ORDERS sets the number of calls.
 func TestLongCallOrders(t *testing.T) {
-	const calls = 10_000_000
+	calls := 500_000
+	if text := os.Getenv("XSCHED_ORDERS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls = n
+	}
 	for seed, share := range []int{3, 3, 3, 1} {
 		on, signals := false, seed/3
 		orders(t, seed+100, 2+2*seed, calls/10*share, signals, 20*time.Minute, func(w *world) {
