@@ -17,7 +17,7 @@ type Batching struct {
 	Submit, Wait time.Duration
 
 	against int8          // requests in a row that speak against On
-	without time.Duration // a short Wait of late while not On; 0: not known
+	without time.Duration // a short Wait of late that did not gather; 0: not known
 	pause   uint32        // requests until the next attempt
 	next    uint32        // pause after the next attempt that fails
 }
@@ -31,29 +31,30 @@ const (
 	batchMax = 12 * time.Millisecond
 	// batchChange requests in a row change the decision.
 	batchChange = 4
-	// batchLoss is what a batch may add to the wait: the last one runs when the program waits. Without the
-	// limit, requests that keep the device busy lose a quarter at the P99 (sim.TestNearTheLimit). On an H200,
-	// 0.6 ms ends the batches of a recommender of 2 ms, which has a better P99 with them than without.
+	// batchLoss is what a batch may add to the wait: the last one runs when the program waits. In the
+	// simulator it adds 0.5 ms to requests of 2 ms (sim.TestBatches), and 2 ms to requests that keep the device
+	// busy, a quarter of their P99 (sim.TestNearTheLimit).
 	batchLoss = time.Millisecond
 	// batchPause is the first pause after an attempt that lost more. A pause is twice as long as the one
 	// before it: batchChange requests of so many are below the P99.
 	batchPause, batchLongest = 1024, 1 << 20
 )
 
-// End reports a request that ended.
-func (b *Batching) End(launches uint64, submit, wait time.Duration) {
+// End reports a request that ended, and whether its kernels gathered on the device.
+func (b *Batching) End(launches uint64, submit, wait time.Duration, gathered bool) {
 	b.Launches, b.Submit, b.Wait = launches, submit, wait
 	suits := launches >= batchLaunches && submit >= batchMin && submit <= batchMax && wait <= submit
-	loses := suits && b.On && wait > b.without+batchLoss
+	loses := suits && gathered && b.without > 0 && wait > b.without+batchLoss
 	switch {
-	case b.On:
-	case b.pause > 0:
-		b.pause--
-		suits = false
+	case gathered:
 	case b.without == 0 || wait < b.without:
 		b.without = wait
 	default:
 		b.without += (wait - b.without) / 8
+	}
+	if b.pause > 0 {
+		b.pause--
+		suits = false
 	}
 	if (suits && !loses) == b.On {
 		b.against = 0

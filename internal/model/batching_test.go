@@ -20,24 +20,26 @@ func TestBatching(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests []request
 		want     bool
+		apart    bool // the policy does not let kernels gather
 	}{
-		"one":                         {[]request{short}, false},
-		"short":                       {[]request{short, short, short, short}, true},
-		"few kernels":                 {[]request{{4, 2 * ms, 0}, {4, 2 * ms, 0}, {4, 2 * ms, 0}, {4, 2 * ms, 0}}, false},
-		"long":                        {[]request{{700, 26 * ms, ms}, {700, 26 * ms, ms}, {700, 26 * ms, ms}, {700, 26 * ms, ms}}, false},
-		"GPU-bound":                   {[]request{{70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}}, false},
-		"one of another kind":         {[]request{short, short, short, short, {700, 26 * ms, ms}, short}, true},
-		"several of another kind":     {[]request{short, short, short, short, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}}, false},
-		"interrupted, then not":       {[]request{short, short, {4, ms, 0}, short, short}, false},
-		"its wait is the batch's run": {[]request{short, short, short, short, {70, 2 * ms, 2 * ms}}, true},
-		"its runs last":               {slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 8), true},
-		"batches lose":                {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4)), false},
-		"lost, and pauses":            {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4), slices.Repeat([]request{short}, 1000)), false},
-		"lost, and tries again":       {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4), slices.Repeat([]request{short}, 1028)), true},
+		"one":                         {[]request{short}, false, false},
+		"short":                       {[]request{short, short, short, short}, true, false},
+		"few kernels":                 {[]request{{4, 2 * ms, 0}, {4, 2 * ms, 0}, {4, 2 * ms, 0}, {4, 2 * ms, 0}}, false, false},
+		"long":                        {[]request{{700, 26 * ms, ms}, {700, 26 * ms, ms}, {700, 26 * ms, ms}, {700, 26 * ms, ms}}, false, false},
+		"GPU-bound":                   {[]request{{70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}, {70, 2 * ms, 9 * ms}}, false, false},
+		"one of another kind":         {[]request{short, short, short, short, {700, 26 * ms, ms}, short}, true, false},
+		"several of another kind":     {[]request{short, short, short, short, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}, {4, ms, 0}}, false, false},
+		"interrupted, then not":       {[]request{short, short, {4, ms, 0}, short, short}, false, false},
+		"its wait is the batch's run": {[]request{short, short, short, short, {70, 2 * ms, 2 * ms}}, true, false},
+		"its runs last":               {slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 8), true, false},
+		"batches lose":                {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4)), false, false},
+		"waits without batches":       {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4)), true, true},
+		"lost, and pauses":            {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4), slices.Repeat([]request{short}, 1000)), false, false},
+		"lost, and tries again":       {slices.Concat(slices.Repeat([]request{short}, 4), slices.Repeat([]request{{70, 2 * ms, 2 * ms}}, 4), slices.Repeat([]request{short}, 1028)), true, false},
 	} {
 		var b Batching
 		for _, r := range c.requests {
-			b.End(r.launches, r.submit, r.wait)
+			b.End(r.launches, r.submit, r.wait, b.On && !c.apart)
 		}
 		if b.On != c.want {
 			t.Errorf("%s: %+v", name, b)

@@ -134,6 +134,8 @@ type Segments struct {
 
 	counts SegmentCounts
 	batch  Batching
+	// gathered: the kernels of the segment waited on the device for each other.
+	gathered bool
 
 	// The current segment.
 	open, waits  bool
@@ -358,6 +360,9 @@ func (s *Segments) Drop() {
 	s.open, s.waits, s.paused, s.stopAt, s.checkAt, s.overdue = false, false, 0, 0, 0, false
 }
 
+// Gathered reports whether the kernels of the current segment wait on the device for each other.
+func (s *Segments) Gathered(yes bool) { s.gathered = yes }
+
 // End reports that the program waited for the segment. In its last busy period, which began at a time, it
 // submitted for the time fed and waited for the rest, tail.
 func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
@@ -371,7 +376,7 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 	}
 	s.unseen = max(0, s.unseen-1)
 	size := uint32(min(s.count-s.base, 1<<31))
-	s.batch.End(uint64(size), fed, tail)
+	s.batch.End(uint64(size), fed, tail, s.gathered)
 	foreseen := s.settle(size, fed, tail)
 	wait := now.Add(-tail)
 	// Lower queues are mostly still stopped when a segment follows, so one that waits early, such as a token,
