@@ -256,8 +256,9 @@ func TestOneUserHasAShare(t *testing.T) {
 	late := h.Loop.Stats().Late
 	n, at, top := late.Quantiles(0.5, 0.99)
 	t.Logf("%d heartbeats, late by P50 %v, P99 %v, at most %v", n, at[0], at[1], top)
-	// CPU time, because other programs of this machine delay the heartbeat too.
-	if used := float64(loopTime(t, h)-spent) / float64(time.Since(start)); used > 0.8 {
+	// CPU time, because other programs of this machine delay the heartbeat too. The race detector makes all of
+	// it slower, and what cannot be divided takes more than the share.
+	if used := float64(loopTime(t, h)-spent) / float64(time.Since(start)); used > 0.8 && !raceEnabled {
 		t.Errorf("one user takes %.0f %% of the loop's time", 100*used)
 	} else {
 		t.Logf("one user takes %.0f %% of the loop's time", 100*used)

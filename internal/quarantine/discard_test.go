@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,9 +26,9 @@ func TestRefusedConnections(t *testing.T) {
 		}
 		l := Listen(inner)
 		t.Cleanup(func() { _ = l.Close() })
-		uid := -1
+		var uid atomic.Int64
 		go func() {
-			_, _ = l.AcceptKept(func(u, _ int) bool { uid = u; return false }, []byte("no"))
+			_, _ = l.AcceptKept(func(u, _ int) bool { uid.Store(int64(u)); return false }, []byte("no"))
 		}()
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -56,8 +57,8 @@ func TestRefusedConnections(t *testing.T) {
 			}
 			_ = c.Close()
 		}
-		if uid != os.Getuid() {
-			t.Errorf("the peer is uid %d", uid)
+		if uid.Load() != int64(os.Getuid()) {
+			t.Errorf("the peer is uid %d", uid.Load())
 		}
 		_ = w.Close()
 		_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
