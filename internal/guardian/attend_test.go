@@ -39,7 +39,7 @@ func until(t *testing.T, what string, check func() bool) {
 	}
 }
 
-// A service of which a part hangs names it to everybody who asks, and its watchdog is no longer fed if a
+// A service of which a part hangs names it to everybody who asks, and its watchdog expires if a
 // restart helps.
 func TestServiceNamesWhatHangs(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestServiceNamesWhatHangs(t *testing.T) {
 				return err == nil && len(late) == 1 && late[0].Name == name && late[0].Vital == vital
 			})
 			if monitor.Alive() == vital {
-				t.Errorf("the watchdog is fed: %v", monitor.Alive())
+				t.Errorf("the watchdog does not expire: %v", monitor.Alive())
 			}
 			close(d.free)
 			<-kept

@@ -75,7 +75,7 @@ func TestLongFrozenGuardianLooksDead(t *testing.T) {
 		return err == nil && strings.HasPrefix(out, "ok\nguardian process: the last sign of life was")
 	})
 	if out, err := w.xsched("status"); err == nil || !strings.Contains(out, "guardian process") || !strings.Contains(out, "systemctl restart xsched-guardian") {
-		t.Errorf("status beside a stopped guardian: %q, %v", out, err)
+		t.Errorf("status next to a stopped guardian: %q, %v", out, err)
 	}
 	if err := service.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
