@@ -32,8 +32,9 @@ func otherDevices(t testing.TB, n int) *Engine {
 
 // One device's decision costs the same with 16,000 other devices, including what the loop asks before and after.
 func TestDecisionIgnoresOtherDevices(t *testing.T) {
+	limit := 3.0 // 1.0 to 1.5 measured; a walk over all devices is 100 times and more
 	if raceEnabled {
-		t.Skip("the race detector slows memory down")
+		limit = 20 // the detector slows memory down
 	}
 	cost := func(n int) time.Duration {
 		e, now := otherDevices(t, n), model.Time(2)
@@ -59,7 +60,7 @@ func TestDecisionIgnoresOtherDevices(t *testing.T) {
 	alone, crowded := cost(0), cost(16000)
 	ratio := float64(crowded) / float64(alone)
 	t.Logf("a decision takes %v alone and %v with 16,000 other devices: %.2f times", alone, crowded, ratio)
-	if ratio > 3 { // 1.0 to 1.5 measured; a walk over all devices is 100 times and more
+	if ratio > limit {
 		t.Errorf("a decision takes %v alone and %v with 16,000 other devices", alone, crowded)
 	}
 }
