@@ -2,8 +2,8 @@
 //
 // Queues. The local copy is authoritative; the page shows it to the current daemon. One lock guards the
 // table: for queues that come and go, and for publishing all of them. Changes between idle and busy do
-// not take it: a bit of the queue's own count of busy streams serializes them, and publishing all queues
-// re-reads afterwards. Streams that come and go while others are busy only change the count.
+// not take it, but the queue's own lock, and publishing all queues re-reads afterwards. Streams that come and
+// go while others are busy take none: they add to one word.
 
 #include "queue.h"
 
@@ -28,10 +28,10 @@
 
 struct queue {
   // one line: what a change between idle and busy touches
-  uint32_t streams;                          // busy ones, and CHANGING
-  uint32_t waiters;                          // for the end of a change
+  uint64_t word;        // busy streams, and from LAUNCHES on the launches of those that became idle
+  struct xsi_lock lock; // of a change
   uint64_t transitions, changed_ns, busy_ns; // as in the page; they go on over the slot's lives
-  struct xsi_tally tally;
+  uint64_t aside, copies; // of struct xsi_tally; aside: submitted work that is no launch
   uint64_t generation;
 
   uint32_t pci_domain, pci_bus_slot;
@@ -41,7 +41,9 @@ struct queue {
   struct xsw_hint hint;
 } __attribute__((aligned(64)));
 _Static_assert(offsetof(struct queue, pci_domain) == 64, "a change touches one line");
-#define CHANGING 0x80000000u
+// Room for a million streams, and for the launches of half a year at a million a second.
+enum { LAUNCHES = 20 };
+#define STREAMS ((1u << LAUNCHES) - 1)
 
 static struct queue queues[XSW_MAX_QUEUES];
 static XSI_FORK_STATE uint32_t hints_due;
@@ -92,20 +94,26 @@ static void publish_transition(uint32_t index) {
 }
 
 // Leaves a line alone that has the value already.
-static void publish_count64(uint64_t *shown, const uint64_t *count) {
-  uint64_t value = __atomic_load_n(count, __ATOMIC_RELAXED);
+static void publish_count64(uint64_t *shown, uint64_t value) {
   if (__atomic_load_n(shown, __ATOMIC_RELAXED) != value)
     __atomic_store_n(shown, value, __ATOMIC_RELAXED);
 }
 
+static struct xsi_tally tally_of(const struct queue *queue) {
+  uint64_t launches = __atomic_load_n(&queue->word, __ATOMIC_RELAXED) >> LAUNCHES;
+  return (struct xsi_tally){launches + __atomic_load_n(&queue->aside, __ATOMIC_RELAXED), launches,
+                            __atomic_load_n(&queue->copies, __ATOMIC_RELAXED)};
+}
+
 static void publish_submitted(uint32_t index) {
-  publish_count64(&xsi_slot(index)->submitted, &queues[index].tally.submitted);
-  publish_count64(&xsi_progress(index)->copies, &queues[index].tally.copies);
+  struct xsi_tally tally = tally_of(&queues[index]);
+  publish_count64(&xsi_slot(index)->submitted, tally.submitted);
+  publish_count64(&xsi_progress(index)->copies, tally.copies);
 }
 
 // Not from the helper's tick: the slot is ahead of the tally while the client tells its progress.
 static void publish_launches(uint32_t index) {
-  publish_count64(&xsi_progress(index)->launches, &queues[index].tally.launches);
+  publish_count64(&xsi_progress(index)->launches, tally_of(&queues[index]).launches);
 }
 
 static void publish(uint32_t index) {
@@ -132,81 +140,55 @@ void xsi_queue_publish_all(void) {
 
 // ---- busy and idle ------------------------------------------------------------------
 
-// The count of busy streams while nobody changes the queue.
-static uint32_t settled(struct queue *queue) {
-  uint32_t streams;
-  while (XSI_UNLIKELY((streams = __atomic_load_n(&queue->streams, __ATOMIC_ACQUIRE)) & CHANGING))
-    xsi_lock_await(&queue->streams, CHANGING, CHANGING, &queue->waiters);
-  return streams;
+static bool has_work(const struct queue *queue) {
+  return (__atomic_load_n(&queue->word, __ATOMIC_ACQUIRE) & STREAMS) != 0;
 }
 
-static bool count_streams(struct queue *queue, uint32_t from, uint32_t to) {
-  return __atomic_compare_exchange_n(&queue->streams, &from, to, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED);
-}
-
-static void end_change(struct queue *queue, uint32_t streams) {
-  __atomic_store_n(&queue->streams, streams, __ATOMIC_RELEASE);
-  if (XSI_UNLIKELY(__atomic_load_n(&queue->waiters, __ATOMIC_RELAXED) != 0))
-    xsi_lock_wake_word(&queue->streams);
-}
-
-static bool listens(uint32_t index) { // after the change, as wire.h says
-  return __atomic_load_n(&xsi_slot(index)->quiet, __ATOMIC_SEQ_CST) == 0;
+// Every stream that begins or ends the queue's work comes here afterwards, so that the last one leaves what is
+// so. True if the daemon is to be told.
+static bool settle(uint32_t index) {
+  struct queue *queue = &queues[index];
+  uint64_t now = xsi_now_ns();
+  xsi_lock_take(&queue->lock);
+  bool changes = has_work(queue) != is_busy(queue);
+  if (changes && is_busy(queue)) {
+    publish_launches(index);
+    // Those of a quiet queue are not urgent: the helper's tick publishes them.
+    if (__atomic_load_n(&xsi_slot(index)->quiet, __ATOMIC_RELAXED) == 0) publish_submitted(index);
+  }
+  if (changes) change(index, now);
+  xsi_lock_give(&queue->lock);
+  // After the change, as wire.h says.
+  return changes && __atomic_load_n(&xsi_slot(index)->quiet, __ATOMIC_SEQ_CST) == 0;
 }
 
 bool xsi_queue_enter(int index) {
   if (!is_valid(index) || !is_open(&queues[index])) return false;
   struct queue *queue = &queues[index];
-  uint64_t now = 0;
-  uint32_t streams;
-  do {
-    streams = settled(queue);
-    if (streams == 0 && now == 0) now = xsi_now_ns();
-  } while (!count_streams(queue, streams, streams == 0 ? CHANGING : streams + 1));
-  if (streams != 0) return false;
-  change((uint32_t)index, now);
-  end_change(queue, 1);
-  return listens((uint32_t)index);
+  uint64_t before = __atomic_fetch_add(&queue->word, 1, __ATOMIC_ACQ_REL);
+  // The first always, and another one if the first was held up before it came there.
+  return ((before & STREAMS) == 0 || !is_busy(queue)) && settle((uint32_t)index);
 }
 
 void xsi_queue_add(int index, struct xsi_tally since) {
   if (!is_valid(index)) return;
-  struct xsi_tally *to = &queues[index].tally;
-  if (since.submitted) __atomic_fetch_add(&to->submitted, since.submitted, __ATOMIC_RELAXED);
-  if (since.launches) __atomic_fetch_add(&to->launches, since.launches, __ATOMIC_RELAXED);
-  if (since.copies) __atomic_fetch_add(&to->copies, since.copies, __ATOMIC_RELAXED);
-}
-
-// Only the last busy stream may: all others have added before they left.
-static void add_alone(struct xsi_tally *to, struct xsi_tally since) {
-  __atomic_store_n(&to->submitted, to->submitted + since.submitted, __ATOMIC_RELAXED);
-  __atomic_store_n(&to->launches, to->launches + since.launches, __ATOMIC_RELAXED);
-  __atomic_store_n(&to->copies, to->copies + since.copies, __ATOMIC_RELAXED);
+  struct queue *queue = &queues[index];
+  uint64_t aside = since.submitted - since.launches;
+  if (aside) __atomic_fetch_add(&queue->aside, aside, __ATOMIC_RELAXED);
+  if (since.copies) __atomic_fetch_add(&queue->copies, since.copies, __ATOMIC_RELAXED);
+  if (since.launches)
+    __atomic_fetch_add(&queue->word, since.launches << LAUNCHES, __ATOMIC_ACQ_REL);
 }
 
 bool xsi_queue_leave(int index, struct xsi_tally since) {
-  if (!is_valid(index) || !is_open(&queues[index])) return false;
+  if (!is_valid(index) || !is_open(&queues[index]) || !has_work(&queues[index])) return false;
   struct queue *queue = &queues[index];
-  uint64_t now = 0;
-  uint32_t streams;
-  bool added = false;
-  do {
-    streams = settled(queue);
-    if (streams == 0) return false;
-    if (streams == 1 && now == 0) now = xsi_now_ns();
-    if (streams > 1 && !added) xsi_queue_add(index, since);
-    added = added || streams > 1;
-  } while (!count_streams(queue, streams, streams == 1 ? CHANGING : streams - 1));
-  if (streams > 1) return false;
-  if (!added) add_alone(&queue->tally, since);
-  publish_launches((uint32_t)index);
-  // Those of a quiet queue are not urgent: the helper's tick publishes them.
-  if (__atomic_load_n(&xsi_slot((uint32_t)index)->quiet, __ATOMIC_RELAXED) == 0)
-    publish_submitted((uint32_t)index);
-  change((uint32_t)index, now);
-  end_change(queue, 0);
-  return listens((uint32_t)index);
+  uint64_t launches = since.launches << LAUNCHES;
+  since.submitted -= since.launches;
+  since.launches = 0;
+  if (since.submitted || since.copies) xsi_queue_add(index, since);
+  uint64_t left = __atomic_add_fetch(&queue->word, launches - 1, __ATOMIC_ACQ_REL);
+  return (left & STREAMS) == 0 && settle((uint32_t)index);
 }
 
 void xsi_queue_changed(int index) {
@@ -215,12 +197,6 @@ void xsi_queue_changed(int index) {
 }
 
 // ---- queues that come and go --------------------------------------------------------
-
-static void clear_tally(struct xsi_tally *tally) {
-  __atomic_store_n(&tally->submitted, 0, __ATOMIC_RELAXED);
-  __atomic_store_n(&tally->launches, 0, __ATOMIC_RELAXED);
-  __atomic_store_n(&tally->copies, 0, __ATOMIC_RELAXED);
-}
 
 static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
   int saved = errno, index = -ENOSPC;
@@ -236,7 +212,9 @@ static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot,
     queues[i].kind = kind;
     queues[i].untold = false;
     memset(&queues[i].hint, 0, sizeof queues[i].hint);
-    clear_tally(&queues[i].tally);
+    __atomic_store_n(&queues[i].word, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&queues[i].aside, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&queues[i].copies, 0, __ATOMIC_RELAXED);
     if (i >= used) used = i + 1;
     publish(i);
     publish_count();
@@ -268,10 +246,10 @@ void xsi_queue_close(int index) {
   struct queue *queue = &queues[index];
   bool was_open = is_open(queue);
   if (was_open) {
-    while (!count_streams(queue, settled(queue), CHANGING)) {
-    }
+    xsi_lock_take(&queue->lock);
+    __atomic_fetch_and(&queue->word, ~(uint64_t)STREAMS, __ATOMIC_ACQ_REL);
     if (is_busy(queue)) change((uint32_t)index, xsi_now_ns()); // the slot's next queue starts idle
-    end_change(queue, 0);
+    xsi_lock_give(&queue->lock);
     queue->generation++;
     publish((uint32_t)index);
   }
@@ -314,7 +292,7 @@ bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info) {
         .priority = queue->priority,
         .busy = is_busy(queue),
         .held = __atomic_load_n(&xsi_slot(index)->gate, __ATOMIC_RELAXED) == XSW_GATE_HELD,
-        .submitted = __atomic_load_n(&queue->tally.submitted, __ATOMIC_RELAXED)};
+        .submitted = tally_of(queue).submitted};
   }
   xsi_queue_unlock();
   return open;

@@ -22,8 +22,8 @@ struct xsi_tally {
   uint64_t submitted, launches, copies; /* as in struct xsw_queue */
 };
 /* A queue is busy while one of its streams is. These count a stream that becomes busy, or idle after so much
- * work: one locked instruction on the queue's line, and a few stores if the queue changes with it. Each caller
- * serializes its own stream. True: the caller has to call xsi_queue_changed, without a lock. */
+ * work: one locked instruction on the queue's line, and a lock and a few stores if the queue changes with it. Each
+ * caller serializes its own stream. True: the caller has to call xsi_queue_changed, without a lock. */
 bool xsi_queue_enter(int index);
 bool xsi_queue_leave(int index, struct xsi_tally since);
 void xsi_queue_changed(int index); /* rings the doorbell and publishes counters */

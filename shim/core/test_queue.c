@@ -55,6 +55,46 @@ static void limits(void) {
   }
 }
 
+// ---- one queue, a stream in each thread -------------------------------------------------
+
+enum { PERIODS = 20000 };
+static int shared_queue;
+
+static void *use_a_stream(void *argument) {
+  (void)argument;
+  for (uint64_t i = 0; i < PERIODS; i++) {
+    if (xsi_queue_enter(shared_queue)) xsi_queue_changed(shared_queue);
+    if (xsi_queue_leave(shared_queue, (struct xsi_tally){3, 2, i % 2}))
+      xsi_queue_changed(shared_queue);
+  }
+  return NULL;
+}
+
+// Whoever came last, the queue ends idle and nothing is missing.
+static void streams_share_a_queue(void) {
+  pthread_t threads[THREADS];
+  shared_queue = xsi_queue_open(1, 2, 3);
+  CHECK(shared_queue >= 0);
+  const struct xsw_queue *slot = xsi_slot((uint32_t)shared_queue);
+  const struct xsw_progress *progress = xsi_progress((uint32_t)shared_queue);
+  for (int round = 1; round <= 3; round++) {
+    for (int i = 0; i < THREADS; i++)
+      CHECK(pthread_create(&threads[i], NULL, use_a_stream, NULL) == 0);
+    for (int i = 0; i < THREADS; i++)
+      CHECK(pthread_join(threads[i], NULL) == 0);
+    struct xsi_queue_info info;
+    CHECK(xsi_queue_describe((uint32_t)shared_queue, &info) && !info.busy);
+    CHECK((slot->transitions & 1) == 0 && slot->transitions > 0 && (int64_t)slot->busy_ns > 0);
+    CHECK(progress->launches == (uint64_t)round * THREADS * PERIODS * 2);
+    CHECK(info.submitted == (uint64_t)round * THREADS * PERIODS * 3);
+    CHECK(xsi_queue_enter(shared_queue) && (slot->transitions & 1) == 1);
+    CHECK(!xsi_queue_enter(shared_queue) && !xsi_queue_leave(shared_queue, (struct xsi_tally){0}));
+    CHECK((slot->transitions & 1) == 1);
+    CHECK(xsi_queue_leave(shared_queue, (struct xsi_tally){0}) && (slot->transitions & 1) == 0);
+  }
+  xsi_queue_close(shared_queue);
+}
+
 int main(void) {
   test_daemon_place(d);
   xsi_options_init(); // the constructor ran before the socket was named
@@ -62,6 +102,7 @@ int main(void) {
   xsi_session_retry.first_ms = xsi_session_retry.last_ms = 5;
   test_daemon_listen(d);
   limits();
+  streams_share_a_queue();
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
     CHECK(pthread_create(&threads[i], NULL, use, NULL) == 0);

@@ -38,11 +38,12 @@ var streamCases = []struct {
 // StreamCost is one case of the stream loop on the null driver, per launch. Blocks through the shim and past it
 // take turns in one process; each run gives the median of its blocks.
 type StreamCost struct {
-	Kind    string    `json:"kind"` // "turn": one thread, streams in turn; "threads": launch and wait
-	Number  int       `json:"number"`
-	PlainNS []float64 `json:"plain_ns"`
-	WithNS  []float64 `json:"with_ns"`
-	AddedNS []float64 `json:"added_ns"` // sorted
+	Kind       string    `json:"kind"` // "turn": one thread, streams in turn; "threads": launch and wait
+	Number     int       `json:"number"`
+	PlainNS    []float64 `json:"plain_ns"` // time of the cores in use
+	WithNS     []float64 `json:"with_ns"`
+	AddedNS    []float64 `json:"added_ns"`     // sorted
+	AddedCPUNS []float64 `json:"added_cpu_ns"` // sorted; of the threads' own CPU time, whatever else runs
 }
 
 // Median returns the median of what the shim adds to a launch.
@@ -78,6 +79,8 @@ func measureStreams(ctx context.Context, r *bench.Rig, o Options) ([]StreamCost,
 				Shim  bool    `json:"shim"`
 				Plain float64 `json:"plain_ns"`
 				With  float64 `json:"with_ns"`
+				Alone float64 `json:"plain_cpu_ns"`
+				CPU   float64 `json:"with_cpu_ns"`
 			}
 			if err := json.Unmarshal(text, &line); err != nil {
 				return nil, fmt.Errorf("read the stream loop's answer: %w", err)
@@ -88,11 +91,12 @@ func measureStreams(ctx context.Context, r *bench.Rig, o Options) ([]StreamCost,
 			cost := &costs[i]
 			cost.Kind, cost.Number = c.kind, c.number
 			cost.PlainNS, cost.WithNS = append(cost.PlainNS, line.Plain), append(cost.WithNS, line.With)
-			cost.AddedNS = append(cost.AddedNS, line.With-line.Plain)
+			cost.AddedNS, cost.AddedCPUNS = append(cost.AddedNS, line.With-line.Plain), append(cost.AddedCPUNS, line.CPU-line.Alone)
 		}
 	}
 	for i := range costs {
 		slices.Sort(costs[i].AddedNS)
+		slices.Sort(costs[i].AddedCPUNS)
 	}
 	return costs, nil
 }
@@ -102,8 +106,9 @@ func measureStreams(ctx context.Context, r *bench.Rig, o Options) ([]StreamCost,
 func writeStreams(w io.Writer, costs []StreamCost) error {
 	for i := range costs {
 		c := &costs[i]
-		_, err := fmt.Fprintf(w, "%-34s %7.1f ns   (%.1f to %.1f in %d runs; past the shim %.1f ns)\n",
-			c, c.Median(), c.AddedNS[0], c.AddedNS[len(c.AddedNS)-1], len(c.AddedNS), slices.Min(c.PlainNS))
+		_, err := fmt.Fprintf(w, "%-34s %7.1f ns   (%.1f to %.1f in %d runs; CPU time %.1f ns, %.1f to %.1f; best past the shim %.1f ns)\n",
+			c, c.Median(), c.AddedNS[0], c.AddedNS[len(c.AddedNS)-1], len(c.AddedNS),
+			c.AddedCPUNS[len(c.AddedCPUNS)/2], c.AddedCPUNS[0], c.AddedCPUNS[len(c.AddedCPUNS)-1], slices.Min(c.PlainNS))
 		if err != nil {
 			return err
 		}
