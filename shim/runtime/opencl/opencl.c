@@ -143,19 +143,19 @@ static struct xsi_call begin_launch(uintptr_t queue) {
 enum kind { LAUNCH, COPY, WORK };
 struct command {
   struct xsi_wait wait;
-  cl_command_queue queue;
-  cl_event mine;   /* asked for where the program asks for none */
-  uint64_t before; /* what had landed in the queue */
-  bool tracked, waits, ordered;
+  struct xsi_cl_queue *queue; /* NULL: its events are not followed */
+  cl_event mine;              /* asked for where the program asks for none */
+  uint64_t before;            /* what had landed in the queue */
+  uint32_t ticket;
+  bool waits, ordered;
 };
 
 // Returns where the real call shall put the event of its command.
 XSI_INLINE cl_event *begin(struct command *command, enum kind kind, cl_command_queue queue,
                            cl_bool blocking, cl_event *event) {
-  command->queue = queue;
+  command->queue = queue && is_active() ? xsi_cl_queue_find(queue) : NULL;
   command->mine = NULL;
-  command->tracked = queue && is_active();
-  command->ordered = command->tracked && xsi_cl_queue_ordered(queue);
+  command->ordered = command->queue && xsi_cl_queue_ordered(command->queue);
   command->waits = blocking && command->ordered;
   if (command->waits)
     xsi_begin_wait(&account, &command->wait, (uintptr_t)queue);
@@ -164,18 +164,18 @@ XSI_INLINE cl_event *begin(struct command *command, enum kind kind, cl_command_q
   else
     command->wait.call = xsi_begin_work(&account, (uintptr_t)queue, XSI_WORK_OTHER);
   if (command->wait.call.work) command->before = xsi_work_mark(command->wait.call.work);
-  if (!command->tracked) return event;
-  xsi_cl_queue_enter(queue);
+  if (!command->queue) return event;
+  command->ticket = xsi_cl_queue_enter(command->queue);
   return event ? event : &command->mine;
 }
 
 XSI_INLINE cl_int end(struct command *command, enum kind kind, const cl_event *event,
                       cl_int result) {
   struct xsi_work_stream *stream = command->wait.call.work;
-  if (command->tracked) { // before the command counts as landed: see xsi_cl_queue_query
+  if (command->queue) { // before the command counts as landed: see xsi_cl_queue_query
     cl_event last = result == CL_SUCCESS ? (event ? *event : command->mine) : NULL;
     if (last && event && xsi_cl_call(clRetainEvent, last) != CL_SUCCESS) last = NULL;
-    xsi_cl_queue_leave(command->queue, last);
+    xsi_cl_queue_leave(command->queue, command->ticket, last);
   }
   if (command->waits)
     xsi_end_wait(&command->wait, result);

@@ -37,10 +37,14 @@ void xsi_cl_queue_created(cl_command_queue queue);
 void xsi_cl_queue_retained(cl_command_queue queue);
 /* True: the program gives up its last reference, and the queue is forgotten. */
 bool xsi_cl_queue_released(cl_command_queue queue);
-bool xsi_cl_queue_ordered(cl_command_queue queue);
-/* Around the real call. end takes over one reference of the event. */
-void xsi_cl_queue_enter(cl_command_queue queue);
-void xsi_cl_queue_leave(cl_command_queue queue, cl_event event);
+/* Its record, without a lock if it has one; NULL: no memory. */
+struct xsi_cl_queue;
+struct xsi_cl_queue *xsi_cl_queue_find(cl_command_queue queue);
+bool xsi_cl_queue_ordered(struct xsi_cl_queue *queue);
+/* Around the real call. leave takes what enter returned, and one reference of the event. No lock but the queue's
+ * own. */
+uint32_t xsi_cl_queue_enter(struct xsi_cl_queue *queue);
+void xsi_cl_queue_leave(struct xsi_cl_queue *queue, uint32_t ticket, cl_event event);
 /* An event behind everything that was submitted, with a reference for the caller; NULL: none. */
 cl_event xsi_cl_queue_last(cl_command_queue queue);
 enum xsi_work_answer xsi_cl_queue_query(cl_command_queue queue);

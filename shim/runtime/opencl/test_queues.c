@@ -73,15 +73,16 @@ static struct fake_event *command(int status) {
   event->references = 1;
   event->status = status;
   __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
-  xsi_cl_queue_enter(queue);
-  xsi_cl_queue_leave(queue, (cl_event)event);
+  struct xsi_cl_queue *record = xsi_cl_queue_find(queue);
+  uint32_t ticket = xsi_cl_queue_enter(record);
+  xsi_cl_queue_leave(record, ticket, (cl_event)event);
   return event;
 }
 
 static void begin(cl_command_queue_properties order) {
   properties = order;
   xsi_cl_queue_created(queue);
-  CHECK(xsi_cl_queue_ordered(queue) == (order == 0));
+  CHECK(xsi_cl_queue_ordered(xsi_cl_queue_find(queue)) == (order == 0));
 }
 
 static void end(void) {
@@ -167,12 +168,66 @@ static void test_threads(void) {
   end();
 }
 
+// ---- an ordered queue of several threads ---------------------------------------------------
+
+enum { ROUNDS = 3000, COMMANDS = 4, FEW = 16 };
+static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
+static struct fake_event *newest;
+static pthread_barrier_t barrier;
+
+// Only the newest command is not complete.
+static void enqueue(void) {
+  struct xsi_cl_queue *record = xsi_cl_queue_find(queue);
+  struct fake_event *event = calloc(1, sizeof *event);
+  event->references = 2; // one is the test's
+  event->status = 3;
+  __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
+  uint32_t ticket = xsi_cl_queue_enter(record);
+  pthread_mutex_lock(&order);
+  struct fake_event *before = newest;
+  newest = event;
+  pthread_mutex_unlock(&order);
+  if (before) {
+    __atomic_store_n(&before->status, CL_COMPLETE, __ATOMIC_SEQ_CST);
+    fake_release((cl_event)before);
+  }
+  xsi_cl_queue_leave(record, ticket, (cl_event)event);
+}
+
+static void *enqueue_rounds(void *argument) {
+  for (int round = 0; round < ROUNDS; round++) {
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < COMMANDS; i++)
+      enqueue();
+    pthread_barrier_wait(&barrier);
+    // Nobody is in a call: the newest event must be there.
+    if (argument) CHECK(xsi_cl_queue_query(queue) == XSI_WORK_PENDING);
+  }
+  return NULL;
+}
+
+static void test_ordered_threads(void) {
+  pthread_t threads[2];
+  begin(0);
+  pthread_barrier_init(&barrier, NULL, 3);
+  for (int i = 0; i < 2; i++)
+    CHECK(pthread_create(&threads[i], NULL, enqueue_rounds, NULL) == 0);
+  enqueue_rounds(&barrier);
+  for (int i = 0; i < 2; i++)
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  CHECK(live <= 2 * FEW);
+  fake_release((cl_event)newest);
+  newest = NULL;
+  end();
+}
+
 int main(void) {
   alarm(60);
   test_completed_go();
   test_pending_stays();
   test_ordered();
   test_threads();
+  test_ordered_threads();
   printf("ok opencl queues\n");
   return 0;
 }
