@@ -187,8 +187,10 @@ bool xsi_queue_leave(int index, struct xsi_tally since) {
   since.submitted -= since.launches;
   since.launches = 0;
   if (since.submitted || since.copies) xsi_queue_add(index, since);
-  uint64_t left = __atomic_add_fetch(&queue->word, launches - 1, __ATOMIC_ACQ_REL);
-  return (left & STREAMS) == 0 && settle((uint32_t)index);
+  uint64_t left = __atomic_add_fetch(&queue->word, launches - 1, __ATOMIC_ACQ_REL) & STREAMS;
+  // The queue was closed since has_work: its count of streams is 0 already.
+  if (XSI_UNLIKELY(left == STREAMS)) __atomic_fetch_add(&queue->word, 1, __ATOMIC_ACQ_REL);
+  return (left == 0 || left == STREAMS) && settle((uint32_t)index);
 }
 
 void xsi_queue_changed(int index) {
