@@ -58,7 +58,7 @@ func (d *Daemon) show(c control.Caller, s loop.ClientView) (p control.Process, o
 	p = process(s).For(c)
 	p.PID, p.User = shownPID(c, s.Identity), d.users.of(s.User)
 	p.Impaired = d.chronicle.threads.of(s.ID)
-	pod := d.grants.Load().of(&s.Identity)
+	pod := d.terms.podOf(&s.Identity)
 	p.Namespace, p.Pod, p.PodContainer, p.Class = pod.namespace, pod.pod, pod.container, pod.class
 	if !c.User.Host() {
 		for i := range p.Queues {

@@ -132,7 +132,7 @@ func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
 			Hand: p.Hand, Yield: p.Yield, Duration: p.Time, Count: p.Count, Device: p.Device.String(),
 		}
 		if p.Group {
-			e.Group, e.Detail = true, d.groupOf(&p.Victim)
+			e.Group, e.Detail = true, d.terms.groupOf(&p.Victim)
 			of := container{e.Detail, p.Victim.User, p.Victim.PIDNamespace}
 			if at, known := groups[of]; known {
 				first := &entries[at]
@@ -153,15 +153,7 @@ func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
 }
 
 func (d *Daemon) programOf(i *loop.Identity) journal.Program {
-	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: d.podName(i)}
-}
-
-// groupOf returns the group of pods that a program is in; empty: none, or its grant has ended.
-func (d *Daemon) groupOf(who *loop.Identity) string {
-	var t loop.Terms
-	pod := d.grants.Load().of(who)
-	pod.apply(&t)
-	return t.Grant.Group
+	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: d.terms.podName(i)}
 }
 
 // joined records a new session.

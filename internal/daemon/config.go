@@ -17,23 +17,6 @@ import (
 	"xsched/internal/model"
 )
 
-// configured is a configuration in force.
-type configured struct {
-	number uint64 // increases with every reload
-	rules  config.Rules
-	reply  control.ConfigReply
-}
-
-// terms returns what the rules and grants give to a process.
-func (d *Daemon) terms(who loop.Identity) loop.Terms {
-	now, granted := d.configured.Load(), d.grants.Load()
-	g := now.rules.For(who.User, who.Command, who.Program)
-	t := loop.Terms{Rule: g.Rule, Hint: g.Hints, Granted: g.Priority, Number: now.number + granted.number}
-	pod := granted.of(&who)
-	pod.apply(&t)
-	return t
-}
-
 // engineConfig returns what options say about the engine.
 func engineConfig(o *Options) engine.Config {
 	cfg := engine.DefaultConfig()
@@ -155,7 +138,7 @@ func apply(cfg *engine.Config, key, value string) error {
 // keepSetting remembers what an operator has set.
 func (d *Daemon) keepSetting(ctx context.Context, gpu model.DeviceID, name, value string) {
 	key := gpuKey(gpu, name)
-	d.keeper.set(key, value, over(d.configured.Load().reply.Values, key))
+	d.keeper.set(key, value, over(d.terms.configured.Load().reply.Values, key))
 	d.keeper.flush(ctx)
 }
 
@@ -176,7 +159,7 @@ func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigRe
 	if d.owner(c, "") != nil {
 		return control.ConfigReply{}, control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may see the configuration", d.uid)
 	}
-	now := d.configured.Load()
+	now := d.terms.configured.Load()
 	out := now.reply
 	out.File, out.State = d.opts.ConfigFile, d.opts.KeepFile
 	out.Values, out.Rules = slices.Clone(out.Values), slices.Clone(out.Rules)
@@ -212,12 +195,12 @@ func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadR
 	if err := d.owner(c, "configuration"); err != nil {
 		return control.ReloadReply{}, err
 	}
-	d.reload.Lock()
-	defer d.reload.Unlock()
+	d.terms.changing.Lock()
+	defer d.terms.changing.Unlock()
 	if !d.HasConfig() {
 		return control.ReloadReply{}, control.Errorf(control.ErrInvalid, "start it with `xsched serve --config FILE`", "the daemon has no configuration file")
 	}
-	before := d.configured.Load().reply.Values
+	before := d.terms.configured.Load().reply.Values
 	out, err := d.readAgain(ctx)
 	if err != nil {
 		d.log.Error("configuration not reloaded: nothing has changed", "err", err, "user", c.User)
@@ -229,7 +212,7 @@ func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadR
 	if len(out.Restart) > 0 {
 		d.log.Warn("new values take effect at the next start of the daemon", "keys", out.Restart)
 	}
-	d.Audit(c, changeConfig, valuesText(before, out.Changed), valuesText(d.configured.Load().reply.Values, out.Changed))
+	d.Audit(c, changeConfig, valuesText(before, out.Changed), valuesText(d.terms.configured.Load().reply.Values, out.Changed))
 	d.log.Info("configuration reloaded", "file", d.opts.ConfigFile, "changed", out.Changed, "user", c.User)
 	return out, nil
 }
@@ -240,7 +223,7 @@ func (d *Daemon) readAgain(ctx context.Context) (control.ReloadReply, error) {
 	if err != nil {
 		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
 	}
-	old := d.configured.Load()
+	old := d.terms.configured.Load()
 	out.Warnings = warnings
 	next := &configured{number: old.number + 1, rules: o.Rules, reply: o.Config}
 	next.reply.Values, out.Changed, out.Restart = merge(old.reply.Values, o.Config.Values)
@@ -257,11 +240,11 @@ func (d *Daemon) readAgain(ctx context.Context) (control.ReloadReply, error) {
 		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
 	}
 	// From here on, clients that join get the new terms.
-	d.configured.Store(next)
+	d.terms.configured.Store(next)
 	if err := d.reconfigure(ctx, o.Limits, &cfg); err != nil {
 		next := *old
 		next.number += 2
-		d.configured.Store(&next)
+		d.terms.configured.Store(&next)
 		return out, unavailable(err)
 	}
 	d.keeper.prune(func(key string) string { return over(next.reply.Values, key) })
@@ -282,7 +265,7 @@ func (d *Daemon) reconfigure(ctx context.Context, limits loop.Limits, cfg *engin
 	}
 	terms := make(map[model.SessionID]loop.Terms, len(clients))
 	for _, who := range clients {
-		terms[who.ID] = d.terms(who)
+		terms[who.ID] = d.terms.of(who)
 	}
 	return d.loop.Reconfigure(ctx, limits, terms, func(e *engine.Engine) { change(e, cfg) })
 }

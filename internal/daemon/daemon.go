@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"xsched/internal/clock"
@@ -49,11 +48,8 @@ type Daemon struct {
 	users    userNames
 
 	keeper *keeper
-	reload sync.Mutex // one at a time
-	// configured is replaced by a reload.
-	configured atomic.Pointer[configured]
-	grants     atomic.Pointer[grants]
-	holds      holds
+	terms  terms
+	holds  holds
 
 	chronicle chronicle
 
@@ -86,7 +82,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		look: make(chan struct{}, 1), holds: newHolds(), failure: failure{ended: make(chan struct{})},
 		closeTime: closeTime,
 	}
-	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
+	d.terms.configured.Store(&configured{rules: o.Rules, reply: o.Config})
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -102,7 +98,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		return nil, fmt.Errorf("find directory: %w", err)
 	}
 	d.keeper = openKeeper(d.opts.KeepFile, d.log)
-	d.grants.Store(restoreGrants(d.keeper.grants, d.log))
+	d.terms.grants.Store(restoreGrants(d.keeper.grants, d.log))
 	d.keeper.prune(func(key string) string { return over(o.Config.Values, key) })
 	eng, err := d.newEngine()
 	if err != nil {
@@ -296,7 +292,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
-		Terms: d.terms, Kept: d.keeper.kept,
+		Terms: d.terms.of, Kept: d.keeper.kept,
 		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err

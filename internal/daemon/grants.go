@@ -43,15 +43,15 @@ func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.Gran
 		return none, "", err
 	}
 	if r.Source == "" {
-		reply, err := d.grantsReply(ctx, d.grants.Load(), "")
+		reply, err := d.grantsReply(ctx, d.terms.grants.Load(), "")
 		return reply, "", err
 	}
 	if err := r.Check(); err != nil {
 		return none, "", err
 	}
-	d.reload.Lock()
-	defer d.reload.Unlock()
-	old := d.grants.Load()
+	d.terms.changing.Lock()
+	defer d.terms.changing.Unlock()
+	old := d.terms.grants.Load()
 	next := maps.Clone(old.sources)
 	if next[r.Source] = slices.Clone(r.Grants); len(r.Grants) == 0 {
 		delete(next, r.Source)
@@ -96,7 +96,7 @@ func checkTotal(sources map[string][]control.Grant) error {
 func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	d.grants.Store(now) // from here on, clients that join get the new terms
+	d.terms.grants.Store(now) // from here on, clients that join get the new terms
 	clients, err := d.loop.Identities(ctx)
 	if err == nil {
 		if terms := d.changedTerms(old, now, clients); len(terms) > 0 {
@@ -104,7 +104,7 @@ func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
 		}
 	}
 	if err != nil { // programs that joined meanwhile may have them: see grants.unsure
-		d.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, past: old.past, unsure: true})
+		d.terms.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, past: old.past, unsure: true})
 	}
 	return typed(unavailable(err))
 }
@@ -116,7 +116,7 @@ func (d *Daemon) changedTerms(old, now *grants, clients []loop.Identity) map[mod
 		who := &clients[i]
 		before, after := old.of(who), now.of(who)
 		if old.unsure && who.Program != nil && who.Program.Pod.UID != "" || !before.same(&after) {
-			terms[who.ID] = d.terms(*who)
+			terms[who.ID] = d.terms.of(*who)
 		}
 	}
 	return terms

@@ -57,7 +57,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	} else {
 		hint, err = d.loop.EditHint(ctx, edit)
 	}
-	pod := d.grants.Load().of(&s.Identity)
+	pod := d.terms.podOf(&s.Identity)
 	switch {
 	case errors.Is(err, loop.ErrUnknownPID):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)

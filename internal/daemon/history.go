@@ -79,7 +79,7 @@ func (d *Daemon) deviceHistory(c control.Caller, unix offset, t *history.Timelin
 	for i := range t.Series {
 		s := &t.Series[i]
 		p := shown(&s.Who)
-		series := control.Series{PID: p.pid, Name: p.text, Pod: d.podName(&s.Who), Share: make([]float32, len(s.Points)), Waited: make([]float32, len(s.Points)), P99US: make([]float32, len(s.Points)), Preemptions: make([]uint32, len(s.Points))}
+		series := control.Series{PID: p.pid, Name: p.text, Pod: d.terms.podName(&s.Who), Share: make([]float32, len(s.Points)), Waited: make([]float32, len(s.Points)), P99US: make([]float32, len(s.Points)), Preemptions: make([]uint32, len(s.Points))}
 		for k, point := range s.Points {
 			series.Share[k], series.Waited[k], series.P99US[k], series.Preemptions[k] = point.Share, point.Waited, point.P99US, point.Preemptions
 		}

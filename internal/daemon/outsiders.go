@@ -99,7 +99,7 @@ func (d *Daemon) lookForOutsiders(ctx context.Context) (looked time.Duration) {
 			d.log.Info("unmanaged program on the GPU", "device", gpu.String(), "pid", now[gpu][0])
 		}
 	}
-	g := d.grants.Load()
+	g := d.terms.grants.Load()
 	for gpu, pids := range now {
 		for _, pid := range pids {
 			if slices.Contains(o.on[gpu], pid) {

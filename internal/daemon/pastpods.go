@@ -8,7 +8,6 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
-	"xsched/internal/loop"
 )
 
 // maxPastPods bounds the names of pods without a grant. Containers count, too.
@@ -47,21 +46,4 @@ func (p pastPods) after(old, now *grants) pastPods {
 		out.order = out.order[1:]
 	}
 	return out
-}
-
-// podName names the pod of a process, also after the end of its grants: "namespace/pod/container".
-func (d *Daemon) podName(who *loop.Identity) string {
-	if who.Program == nil || who.Program.Pod.UID == "" {
-		return ""
-	}
-	g := d.grants.Load()
-	for _, of := range []identity.Pod{who.Program.Pod, who.Program.Pod.Whole()} {
-		if pod, ok := g.pods[of]; ok {
-			return pod.name()
-		}
-		if name, ok := g.past.names[of]; ok {
-			return name
-		}
-	}
-	return ""
 }

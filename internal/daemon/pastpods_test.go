@@ -16,19 +16,19 @@ import (
 // is bounded.
 func TestPastPods(t *testing.T) {
 	d := &Daemon{}
-	d.grants.Store(newGrants(0, nil))
+	d.terms.grants.Store(newGrants(0, nil))
 	set := func(all ...control.Grant) {
-		old := d.grants.Load()
+		old := d.terms.grants.Load()
 		now := newGrants(old.number+1, map[string][]control.Grant{"nri": all})
 		now.past = old.past.after(old, now)
-		d.grants.Store(now)
+		d.terms.grants.Store(now)
 	}
 	whole := control.Grant{ID: "a", Namespace: "ml", Pod: "serve-0", PodUID: testPodUID}
 	main := whole
 	main.ID, main.Container, main.ContainerID = "b", "main", testContainers[0]
 	check := func(container, want string) {
 		t.Helper()
-		if got := d.podName(inPod(container)); got != want {
+		if got := d.terms.podName(inPod(container)); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -48,7 +48,7 @@ func TestPastPods(t *testing.T) {
 	if got := d.programOf(inPod(testContainers[0])); got.Pod != "ml/serve-0/main" {
 		t.Errorf("journal: %+v", got)
 	}
-	if pod := d.grants.Load().of(inPod(testContainers[0])); pod != (podGrant{}) {
+	if pod := d.terms.grants.Load().of(inPod(testContainers[0])); pod != (podGrant{}) {
 		t.Errorf("an ended grant gives %+v", pod)
 	}
 	many := make([]control.Grant, control.MaxGrants)
@@ -59,13 +59,13 @@ func TestPastPods(t *testing.T) {
 		set(many...)
 		set()
 	}
-	past := d.grants.Load().past
+	past := d.terms.grants.Load().past
 	if len(past.names) != maxPastPods || len(past.order) != maxPastPods {
 		t.Errorf("%d names in %d places, want %d", len(past.names), len(past.order), maxPastPods)
 	}
 	check(testContainers[0], "")
 	last := &loop.Identity{Program: &identity.Program{Pod: identity.Pod{UID: identity.PodUID(many[0].PodUID)}}}
-	if got := d.podName(last); got != "ml/other" {
+	if got := d.terms.podName(last); got != "ml/other" {
 		t.Errorf("the last pod is %q", got)
 	}
 }

@@ -186,7 +186,7 @@ func (p *podGrant) name() string { return control.PodName(p.namespace, p.pod, p.
 // granted returns nil if the grant of a process permits what exceeds the limits of the caller. pid is the
 // process in the namespace of the caller.
 func (d *Daemon) granted(c control.Caller, who *loop.Identity, pid int, change *model.HintChange) error {
-	pod := d.grants.Load().of(who)
+	pod := d.terms.podOf(who)
 	rest := pod.without(change)
 	err := d.mayHave(c, &rest)
 	if err != nil && pod.limits() {

@@ -43,7 +43,7 @@ func TestProgramsOfOneName(t *testing.T) {
 func TestHoldOfAGroupIsOneEntry(t *testing.T) {
 	d := &Daemon{}
 	const uid = "0d3ad1a8-9f4f-4d7a-8a86-6f1a4bd5c001"
-	d.grants.Store(newGrants(1, map[string][]control.Grant{
+	d.terms.grants.Store(newGrants(1, map[string][]control.Grant{
 		"dra": {{ID: "a", Namespace: "ml", Pod: "train-0", PodUID: uid, Group: "job"}},
 	}))
 	victim := func(pid int, container string) loop.Identity {

@@ -23,7 +23,7 @@ func (u *ungranted) report(d *Daemon, programs []loop.ClientView) {
 			if now[key] = true; u.reported[key] {
 				continue
 			}
-			pod := d.grants.Load().of(&p.Identity)
+			pod := d.terms.podOf(&p.Identity)
 			d.log.Warn(ungrantedText, "pid", p.PID, "pod", pod.name(), "device", gpu.String())
 			d.fault(&p.Identity, gpu.String(), 1, ungrantedText)
 		}
