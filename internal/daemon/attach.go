@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/identity"
@@ -34,7 +33,7 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
-	s, err := d.find(ctx, c, r.PID)
+	s, err := d.access.find(ctx, c, r.PID)
 	switch {
 	case err == nil && s.Attached:
 		if _, err := d.Hint(ctx, c, control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
@@ -60,20 +59,12 @@ func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.H
 	if err != nil {
 		return change, err
 	}
-	return change, d.mayHave(c, &change)
-}
-
-// mayHave refuses hints beyond the caller's limits.
-func (d *Daemon) mayHave(c control.Caller, change *model.HintChange) error {
-	if note := d.loop.MayHave(c.User, c.Groups, change); note != "" {
-		return control.Errorf(control.ErrNotAllowed, "use sudo, or raise the user's cap in "+config.Default, "%s", note)
-	}
-	return nil
+	return change, d.access.mayHave(c, &change)
 }
 
 // Detach implements control.Control: it releases an attached process.
 func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
-	s, err := d.find(ctx, c, r.PID)
+	s, err := d.access.find(ctx, c, r.PID)
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
@@ -118,7 +109,7 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	if err != nil {
 		return none, err
 	}
-	if err := d.mayChange(c, pid, who.User); err != nil {
+	if err := mayChange(c, pid, who.User); err != nil {
 		return none, err
 	}
 	release, err := d.claim(pid)
@@ -147,9 +138,9 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	}
 	go d.watch(s, a)
 	d.lookAgain()
-	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, d.owner(c, "") == nil)
+	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, d.access.owner(c, "") == nil)
 	d.log.Info("attached", "pid", pid, "user", who.User, "command", command)
-	return d.find(ctx, c, pid)
+	return d.access.find(ctx, c, pid)
 }
 
 // claim prevents concurrent attaches to a process.

@@ -61,19 +61,13 @@ func (d *Daemon) refused(c control.Caller, what string, err error) {
 	}
 }
 
-// known returns a process as it is before a change; the zero view if it is not managed.
-func (d *Daemon) known(ctx context.Context, c control.Caller, pid int) loop.ClientView {
-	v, _ := d.find(ctx, c, pid)
-	return v
-}
-
 // Hint implements control.Control.
 func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	change, err := r.Change()
 	if err != nil || change.Empty() {
 		return a.Daemon.Hint(ctx, c, r)
 	}
-	before := a.known(ctx, c, r.PID)
+	before := a.access.known(ctx, c, r.PID)
 	reply, err := a.Daemon.Hint(ctx, c, r)
 	if err != nil {
 		a.refused(c, changeHint, err)
@@ -182,13 +176,13 @@ func (a audited) Detach(ctx context.Context, c control.Caller, r control.Process
 
 // process runs a change of a process and enters it.
 func (a audited) process(ctx context.Context, c control.Caller, r control.ProcessRequest, what string, f func(context.Context, control.Caller, control.ProcessRequest) (control.ProcessReply, error)) (control.ProcessReply, error) {
-	before := a.known(ctx, c, r.PID)
+	before := a.access.known(ctx, c, r.PID)
 	reply, err := f(ctx, c, r)
 	if err != nil {
 		a.refused(c, what, err)
 		return reply, err
 	}
-	after := a.known(ctx, c, r.PID)
+	after := a.access.known(ctx, c, r.PID)
 	who := before.Identity
 	if who.PID == 0 {
 		who = after.Identity

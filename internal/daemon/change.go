@@ -13,51 +13,10 @@ import (
 	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/engine"
-	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 )
-
-// owner refuses callers that may not change daemon-wide settings.
-func (d *Daemon) owner(c control.Caller, what string) error {
-	if c.User.Root() || c.User == identity.OnHost(d.uid) {
-		return nil
-	}
-	return control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may change the %s", d.uid, what)
-}
-
-// find returns a process that the caller may change. pid is in the caller's namespace; the result has
-// the daemon's.
-func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (loop.ClientView, error) {
-	host, err := d.hostPID(c, pid)
-	if err != nil {
-		return loop.ClientView{}, err
-	}
-	if c.PIDNamespace == 0 {
-		pid = host // otherwise the caller does not learn it
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	s, err := d.loop.Client(ctx, host)
-	switch {
-	case errors.Is(err, loop.ErrUnknownPID):
-		return loop.ClientView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
-	case err != nil:
-		return loop.ClientView{}, unavailable(err)
-	}
-	return s, d.mayChange(c, shownPID(c, s.Identity), s.User)
-}
-
-func (d *Daemon) mayChange(c control.Caller, pid int, user identity.User) error {
-	switch {
-	case c.Owns(user):
-		return nil
-	case !c.User.Host():
-		return control.Errorf(control.ErrNotAllowed, "see `xsched list`", "process %d does not belong to this container", pid)
-	}
-	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to %v", pid, user)
-}
 
 // canDo refuses a level that a process's queues do not support.
 func (d *Daemon) canDo(v loop.ClientView, l model.Level) error {
@@ -98,7 +57,7 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	quantum := time.Duration(r.QuantumUS) * time.Microsecond
 	changes := r.Name != "" || r.QuantumUS != 0
 	if changes {
-		if err := d.owner(c, "policy"); err != nil {
+		if err := d.access.owner(c, "policy"); err != nil {
 			return control.PolicyReply{}, err
 		}
 	}
@@ -167,7 +126,7 @@ func (d *Daemon) Mode(ctx context.Context, c control.Caller, r control.ModeReque
 		names = append(names, string(m))
 	}
 	if r.Mode != "" {
-		if err := d.owner(c, "mode"); err != nil {
+		if err := d.access.owner(c, "mode"); err != nil {
 			return control.ModeReply{}, err
 		}
 	}
@@ -244,7 +203,7 @@ func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, gpu model
 // Suspend implements control.Control.
 func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	message := "suspended process %d"
-	s, err := d.find(ctx, c, r.PID)
+	s, err := d.access.find(ctx, c, r.PID)
 	if errors.Is(err, control.ErrNotFound) {
 		if s, err = d.attach(ctx, c, r.PID, model.HintChange{}); err == nil {
 			message = "attached to process %d and suspended it" + attachEnds
@@ -258,8 +217,8 @@ func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.Proces
 
 // Resume implements control.Control.
 func (d *Daemon) Resume(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
-	s, err := d.find(ctx, c, r.PID)
-	if errors.Is(err, control.ErrNotFound) && d.owner(c, "") == nil && d.keeper.release(r.PID) {
+	s, err := d.access.find(ctx, c, r.PID)
+	if errors.Is(err, control.ErrNotFound) && d.access.owner(c, "") == nil && d.keeper.release(r.PID) {
 		return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is not connected; it will not be suspended again when it connects", r.PID)}, nil
 	}
 	if err != nil {
@@ -308,7 +267,7 @@ func (d *Daemon) Wedge(ctx context.Context, c control.Caller, r control.WedgeReq
 	if !d.opts.Virtual {
 		return control.WedgeReply{}, control.Errorf(control.ErrNotSupported, "use a daemon started with --virtual", "fault injection requires a virtual GPU")
 	}
-	if err := d.owner(c, "engine"); err != nil {
+	if err := d.access.owner(c, "engine"); err != nil {
 		return control.WedgeReply{}, err
 	}
 	t := time.Duration(r.DurationMS) * time.Millisecond

@@ -48,7 +48,7 @@ func (d *Daemon) newChronicle() error {
 		}
 	}
 	c.journal = journal.New(journal.Options{
-		Clock: time.Now, Admin: d.administers, File: file,
+		Clock: time.Now, Admin: d.access.administers, File: file,
 		Render: func(e *journal.Entry) control.JournalEntry { return d.render(e, everything) },
 	})
 	d.onClose(func() {
@@ -59,9 +59,6 @@ func (d *Daemon) newChronicle() error {
 	})
 	return nil
 }
-
-// administers reports whether a user may change the daemon's settings.
-func (d *Daemon) administers(u identity.User) bool { return u.Root() || u == identity.OnHost(d.uid) }
 
 // remember runs the chronicle until ctx ends.
 func (d *Daemon) remember(ctx context.Context, part *health.Part) {

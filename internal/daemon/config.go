@@ -148,7 +148,7 @@ func (d *Daemon) keepProcess(ctx context.Context, c control.Caller, s loop.Clien
 	if err != nil {
 		return // it has ended
 	}
-	operator := d.owner(c, "") == nil
+	operator := d.access.owner(c, "") == nil
 	if d.keeper.keep(s.Identity, kept, s.Attached, operator); operator {
 		d.keeper.flush(ctx) // others do not make the disk work at their pace
 	}
@@ -156,7 +156,7 @@ func (d *Daemon) keepProcess(ctx context.Context, c control.Caller, s loop.Clien
 
 // Config implements control.Control.
 func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigReply, error) {
-	if d.owner(c, "") != nil {
+	if d.access.owner(c, "") != nil {
 		return control.ConfigReply{}, control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may see the configuration", d.uid)
 	}
 	now := d.terms.configured.Load()
@@ -192,7 +192,7 @@ func (d *Daemon) HasConfig() bool { return d.opts.Load != nil && d.opts.ConfigFi
 // Reload implements control.Control. Everything is read and checked first; then the loop applies all of
 // it between two decisions.
 func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadRequest) (control.ReloadReply, error) {
-	if err := d.owner(c, "configuration"); err != nil {
+	if err := d.access.owner(c, "configuration"); err != nil {
 		return control.ReloadReply{}, err
 	}
 	d.terms.changing.Lock()

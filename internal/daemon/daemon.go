@@ -46,6 +46,7 @@ type Daemon struct {
 	recovery *guardian.Recovery // of processes that a previous daemon left
 	record   *record.Log        // nil: no recording
 	users    userNames
+	access   access
 
 	keeper *keeper
 	terms  terms
@@ -78,7 +79,7 @@ var _ control.Control = (*Daemon)(nil)
 func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
-		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
+		access: access{uid: os.Geteuid()}, metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
 		look: make(chan struct{}, 1), holds: newHolds(), failure: failure{ended: make(chan struct{})},
 		closeTime: closeTime,
 	}
@@ -289,6 +290,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if d.loop, err = loop.New(cfg); err != nil {
 		return err
 	}
+	d.access.loop = d.loop
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
@@ -297,6 +299,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	}); err != nil {
 		return err
 	}
+	d.access.server = d.server
 	d.onClose(d.server.Close)
 	return nil
 }

@@ -88,7 +88,7 @@ func (d *Daemon) findFaults(programs []loop.ClientView) {
 // fault adds an entry; who is nil if no program is concerned.
 func (d *Daemon) fault(who *loop.Identity, device string, count uint64, text string) {
 	e := journal.Entry{Kind: control.JournalFault, Device: device, Count: count, Detail: text}
-	user := d.self()
+	user := d.access.self()
 	if who != nil {
 		e.Program, user = d.programOf(who), who.User
 	}

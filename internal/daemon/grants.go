@@ -39,7 +39,7 @@ func (a audited) Grants(ctx context.Context, c control.Caller, r control.GrantsR
 // setGrants replaces the grants of a source and returns what has changed; empty: nothing has.
 func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, string, error) {
 	none := control.GrantsReply{}
-	if err := d.owner(c, "grants"); err != nil {
+	if err := d.access.owner(c, "grants"); err != nil {
 		return none, "", err
 	}
 	if r.Source == "" {

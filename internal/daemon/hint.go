@@ -20,7 +20,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	if err != nil {
 		return control.HintReply{}, err
 	}
-	s, err := d.find(ctx, c, r.PID)
+	s, err := d.access.find(ctx, c, r.PID)
 	if err != nil {
 		return control.HintReply{}, err
 	}
@@ -32,7 +32,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	_, raises := change.Top()
 	check := together(change)
-	if d.mayHave(c, &change) != nil {
+	if d.access.mayHave(c, &change) != nil {
 		raises = false // what a grant permits ends with it
 		granted := func() error { return d.granted(c, &s.Identity, r.PID, &change) }
 		if err := granted(); err != nil {

@@ -37,7 +37,7 @@ func newHolds() holds {
 
 // Holds implements control.Control.
 func (d *Daemon) Holds(_ context.Context, c control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
-	if err := d.owner(c, changeHolds); err != nil {
+	if err := d.access.owner(c, changeHolds); err != nil {
 		return control.HoldsReply{}, err
 	}
 	now := time.Now()

@@ -188,7 +188,7 @@ func (p *podGrant) name() string { return control.PodName(p.namespace, p.pod, p.
 func (d *Daemon) granted(c control.Caller, who *loop.Identity, pid int, change *model.HintChange) error {
 	pod := d.terms.podOf(who)
 	rest := pod.without(change)
-	err := d.mayHave(c, &rest)
+	err := d.access.mayHave(c, &rest)
 	if err != nil && pod.limits() {
 		err = pod.refusal(pid)
 	}

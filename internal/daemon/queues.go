@@ -44,7 +44,7 @@ func (d *Daemon) ask(session model.SessionID, pid int) *question {
 
 // Queues implements control.Control: it queries a program's hardware.
 func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
-	s, err := d.find(ctx, c, r.PID)
+	s, err := d.access.find(ctx, c, r.PID)
 	if err != nil {
 		return control.HardwareQueues{}, err
 	}

@@ -17,8 +17,6 @@ import (
 // everything is the caller of the audit file: nothing is hidden from it.
 var everything = control.Caller{User: identity.OnHost(0)}
 
-func (d *Daemon) self() identity.User { return identity.OnHost(d.uid) }
-
 // mayKnow reports whether a caller may know of a program.
 func mayKnow(c control.Caller, p *journal.Program) bool {
 	return visible(c, &loop.ClientView{Identity: loop.Identity{User: p.User, PIDNamespace: p.PIDNamespace}})
@@ -29,7 +27,7 @@ func mayKnow(c control.Caller, p *journal.Program) bool {
 func (d *Daemon) sees(c control.Caller, e *journal.Entry) bool {
 	switch {
 	case e.Cluster:
-		return d.administers(c.User)
+		return d.access.administers(c.User)
 	case e.Program.PID != 0:
 		return mayKnow(c, &e.Program)
 	case e.What == changePolicy || e.What == changeMode:
@@ -51,7 +49,7 @@ func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry
 		who = &e.Program
 	}
 	author := "another user"
-	if who == &e.By && who.User == d.self() && who.PID == 0 {
+	if who == &e.By && who.User == d.access.self() && who.PID == 0 {
 		author = "the daemon"
 	}
 	if mayKnow(c, who) {

@@ -3,22 +3,48 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"slices"
 
+	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/identity"
 	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session"
 )
+
+// access decides which processes and settings a caller may see and change. It does nothing with them.
+type access struct {
+	uid    int // of the daemon
+	loop   *loop.Loop
+	server *session.Server
+}
+
+// self returns the daemon's user.
+func (a *access) self() identity.User { return identity.OnHost(a.uid) }
 
 // maxParents bounds the search for the managed parent of a caller.
 const maxParents = 64
 
+// administers reports whether a user may change the daemon's settings.
+func (a *access) administers(u identity.User) bool { return u.Root() || u == a.self() }
+
+// owner refuses callers that may not change daemon-wide settings.
+func (a *access) owner(c control.Caller, what string) error {
+	if a.administers(c.User) {
+		return nil
+	}
+	return control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may change the %s", a.uid, what)
+}
+
 // hostPID returns the process that a caller means, in the daemon's PID namespace. A number from
 // another namespace is translated or refused, never taken for one of the host.
-func (d *Daemon) hostPID(c control.Caller, pid int) (int, error) {
+func (a *access) hostPID(c control.Caller, pid int) (int, error) {
 	switch {
 	case pid == control.Self:
-		managed := d.server.PIDs()
+		managed := a.server.PIDs()
 		for p, n := c.PID, 0; p > 0 && n < maxParents; p, n = identity.Parent(p), n+1 {
 			if managed[p] {
 				return p, nil
@@ -30,10 +56,57 @@ func (d *Daemon) hostPID(c control.Caller, pid int) (int, error) {
 	case c.PIDNamespace == 0:
 		return pid, nil
 	}
-	if host := d.server.HostPID(c.PIDNamespace, pid); host != 0 {
+	if host := a.server.HostPID(c.PIDNamespace, pid); host != 0 {
 		return host, nil
 	}
 	return 0, control.Errorf(control.ErrNotAllowed, "see `xsched list`; only the host can attach", "process %d of this PID namespace is not managed", pid)
+}
+
+// find returns a process that the caller may change. pid is in the caller's namespace; the result has
+// the daemon's.
+func (a *access) find(ctx context.Context, c control.Caller, pid int) (loop.ClientView, error) {
+	host, err := a.hostPID(c, pid)
+	if err != nil {
+		return loop.ClientView{}, err
+	}
+	if c.PIDNamespace == 0 {
+		pid = host // otherwise the caller does not learn it
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	s, err := a.loop.Client(ctx, host)
+	switch {
+	case errors.Is(err, loop.ErrUnknownPID):
+		return loop.ClientView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
+	case err != nil:
+		return loop.ClientView{}, unavailable(err)
+	}
+	return s, mayChange(c, shownPID(c, s.Identity), s.User)
+}
+
+// mayChange refuses callers that do not own a process of the user.
+func mayChange(c control.Caller, pid int, user identity.User) error {
+	switch {
+	case c.Owns(user):
+		return nil
+	case !c.User.Host():
+		return control.Errorf(control.ErrNotAllowed, "see `xsched list`", "process %d does not belong to this container", pid)
+	}
+	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to %v", pid, user)
+}
+
+// known returns a process as it is before a change; the zero view if it is not managed.
+func (a *access) known(ctx context.Context, c control.Caller, pid int) loop.ClientView {
+	v, _ := a.find(ctx, c, pid)
+	return v
+}
+
+// mayHave refuses hints beyond the caller's limits.
+func (a *access) mayHave(c control.Caller, change *model.HintChange) error {
+	if note := a.loop.MayHave(c.User, c.Groups, change); note != "" {
+		return control.Errorf(control.ErrNotAllowed, "use sudo, or raise the user's cap in "+config.Default, "%s", note)
+	}
+	return nil
 }
 
 // shownPID returns the number by which a caller knows a process.
