@@ -136,8 +136,8 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	if err != nil {
 		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
-	go d.watch(s, a)
-	d.lookAgain()
+	go d.observer.watch(s, a)
+	d.unmanaged.request()
 	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, d.access.owner(c, "") == nil)
 	d.log.Info("attached", "pid", pid, "user", who.User, "command", command)
 	return d.access.find(ctx, c, pid)

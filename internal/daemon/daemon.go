@@ -64,8 +64,8 @@ type Daemon struct {
 	listeners []*net.UnixListener
 	failure   failure
 
-	look      chan struct{} // requests an update of outsiders
-	outsiders outsiders
+	unmanaged *unmanaged
+	observer  observer
 
 	// shutdown undoes Start, from the last step to the first. closeTime limits it.
 	shutdown  []func()
@@ -80,7 +80,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		access: access{uid: os.Geteuid()}, metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
-		look: make(chan struct{}, 1), holds: newHolds(), failure: failure{ended: make(chan struct{})},
+		holds: newHolds(), failure: failure{ended: make(chan struct{})},
 		closeTime: closeTime,
 	}
 	d.terms.configured.Store(&configured{rules: o.Rules, reply: o.Config})
@@ -135,8 +135,8 @@ func Start(o Options) (_ *Daemon, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.onClose(cancel)
 	parts := d.addParts()
-	go d.watchOutsiders(ctx, parts.scan)
-	go d.watchBare(ctx, parts.observer)
+	go d.unmanaged.run(ctx, parts.scan)
+	go d.observer.run(ctx, parts.observer)
 	go d.watchHolds(ctx, parts.holds)
 	go d.remember(ctx, parts.history)
 	go d.watchFolder(ctx, d.lock, parts.folder)
@@ -269,9 +269,10 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 		// The running program, not the file that has its name now: an upgrade may have replaced it.
 		command = []string{"/proc/self/exe", "guardian"}
 	}
+	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, terms: &d.terms, wake: make(chan struct{}, 1)}
 	cfg := loop.Config{
 		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
-		Scan: d.lookAgain,
+		Scan: d.unmanaged.request,
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
@@ -290,16 +291,16 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if d.loop, err = loop.New(cfg); err != nil {
 		return err
 	}
-	d.access.loop = d.loop
+	d.access.loop, d.unmanaged.loop, d.observer.loop = d.loop, d.loop, d.loop
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
-		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: d.joined, Ended: d.ended,
 		Terms: d.terms.of, Kept: d.keeper.kept,
 		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err
 	}
-	d.access.server = d.server
+	d.access.server, d.unmanaged.server = d.server, d.server
 	d.onClose(d.server.Close)
 	return nil
 }

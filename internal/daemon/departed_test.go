@@ -13,7 +13,7 @@ import (
 // counts from its first scan on.
 func TestScanMeetsDepartures(t *testing.T) {
 	const gpu, other = model.DeviceID(1), model.DeviceID(2)
-	o := &outsiders{departed: map[int][]model.DeviceID{7: {gpu}}}
+	o := &unmanaged{departed: map[int][]model.DeviceID{7: {gpu}}}
 	judge := func(users map[model.DeviceID][]int, judged map[int][]model.DeviceID, want map[model.DeviceID]bool) {
 		t.Helper()
 		if _, shared := o.merge(users, judged); !maps.Equal(shared, want) {

@@ -208,7 +208,7 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 		for id, t := range times {
 			get(id).BusyNS, get(id).Utilization = t.Busy.Nanoseconds(), t.Share
 		}
-		for id, n := range d.others() {
+		for id, n := range d.unmanaged.count() {
 			get(id).Others = n
 		}
 	}

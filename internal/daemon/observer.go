@@ -8,15 +8,45 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/driver"
+	"xsched/internal/health"
 	"xsched/internal/identity"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
 )
 
-// This file observes attached processes, which report nothing themselves.
+// observer reports to the loop whether programs work whose submissions no hook sees.
+type observer struct{ loop *loop.Loop }
 
-// watch polls an attached process through its driver and observes whether it works.
-func (d *Daemon) watch(s *session.Session, a driver.Attached) {
+// run observes connected programs without hooks, until ctx ends.
+func (o *observer) run(ctx context.Context, part *health.Part) {
+	t := time.NewTicker(pollPeriod)
+	defer t.Stop()
+	meters := map[model.SessionID]*cpuMeter{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		part.Beat()
+		programs, err := o.loop.Bare(ctx)
+		if err != nil {
+			continue
+		}
+		now := map[model.SessionID]*cpuMeter{}
+		for _, s := range programs {
+			if now[s.ID] = meters[s.ID]; now[s.ID] == nil {
+				now[s.ID] = &cpuMeter{}
+			}
+			o.observe(now[s.ID], s.User, s.ID, s.PID)
+		}
+		meters = now
+	}
+}
+
+// watch polls an attached process, which reports nothing itself, and observes whether it works.
+func (o *observer) watch(s *session.Session, a driver.Attached) {
 	t := time.NewTicker(pollPeriod)
 	defer t.Stop()
 	var meter cpuMeter
@@ -32,7 +62,7 @@ func (d *Daemon) watch(s *session.Session, a driver.Attached) {
 		if changed {
 			s.Refresh()
 		}
-		d.observe(&meter, s.User, s.ID, s.PID)
+		o.observe(&meter, s.User, s.ID, s.PID)
 	}
 }
 
@@ -66,7 +96,7 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 }
 
 // observe reports to the loop whether a process works.
-func (d *Daemon) observe(m *cpuMeter, user identity.User, id model.SessionID, pid int) {
+func (o *observer) observe(m *cpuMeter, user identity.User, id model.SessionID, pid int) {
 	cpu, err := clock.CPUTime(pid)
-	_ = d.loop.Observe(user, id, m.look(time.Now(), cpu, err))
+	_ = o.loop.Observe(user, id, m.look(time.Now(), cpu, err))
 }

@@ -15,15 +15,15 @@ func TestRequestedScansArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
 		ctx, cancel := context.WithCancel(context.Background())
-		d := &Daemon{look: make(chan struct{}, 1)}
+		u := &unmanaged{wake: make(chan struct{}, 1)}
 		var looks atomic.Int64
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			paceLooks(ctx, d.look, func() time.Duration { looks.Add(1); time.Sleep(took); return took })
+			paceScans(ctx, u.wake, func() time.Duration { looks.Add(1); time.Sleep(took); return took })
 		}()
 		synctest.Wait()
-		d.lookAgain()
+		u.request()
 		time.Sleep(took)
 		synctest.Wait()
 		if n := looks.Load(); n != 1 {
@@ -32,16 +32,16 @@ func TestRequestedScansArePaced(t *testing.T) {
 		start := time.Now()
 		looks.Store(0)
 		for time.Since(start) < 10*time.Second {
-			d.lookAgain()
+			u.request()
 			time.Sleep(time.Millisecond)
 		}
-		if n := looks.Load(); time.Duration(n)*took > 10*time.Second/outsiderShare+took || n < 40 {
+		if n := looks.Load(); time.Duration(n)*took > 10*time.Second/scanShare+took || n < 40 {
 			t.Errorf("%d looks of %v in 10 s", n, took)
 		}
 		// Without requests the period applies.
-		time.Sleep(outsiderPeriod)
+		time.Sleep(scanPeriod)
 		looks.Store(0)
-		time.Sleep(10*outsiderPeriod + outsiderPeriod/2)
+		time.Sleep(10*scanPeriod + scanPeriod/2)
 		if n := looks.Load(); n < 9 || n > 11 {
 			t.Errorf("%d looks in ten periods", n)
 		}
