@@ -95,6 +95,14 @@ func mayChange(c control.Caller, pid int, user identity.User) error {
 	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to %v", pid, user)
 }
 
+// sessions returns all managed processes.
+func (a *access) sessions(ctx context.Context) ([]loop.ClientView, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	s, err := a.loop.Clients(ctx)
+	return s, unavailable(err)
+}
+
 // known returns a process as it is before a change; the zero view if it is not managed.
 func (a *access) known(ctx context.Context, c control.Caller, pid int) loop.ClientView {
 	v, _ := a.find(ctx, c, pid)
@@ -129,7 +137,7 @@ func (d *Daemon) show(c control.Caller, s loop.ClientView) (p control.Process, o
 		return p, false
 	}
 	p = process(s).For(c)
-	p.PID, p.User = shownPID(c, s.Identity), d.users.of(s.User)
+	p.PID, p.User = shownPID(c, s.Identity), d.chronicle.users.of(s.User)
 	p.Impaired = d.chronicle.threads.of(s.ID)
 	pod := d.terms.podOf(&s.Identity)
 	p.Namespace, p.Pod, p.PodContainer, p.Class = pod.namespace, pod.pod, pod.container, pod.class

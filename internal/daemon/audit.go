@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,29 +37,6 @@ type audited struct{ *Daemon }
 // Control returns the daemon's control interface for clients.
 func (d *Daemon) Control() control.Control { return audited{d} }
 
-// Audit enters a change of a setting in the journal. The zero Caller with the daemon's user stands
-// for the daemon itself.
-func (d *Daemon) Audit(c control.Caller, what, before, after string) {
-	d.audit(c, journal.Entry{What: what, Before: before, After: after})
-}
-
-func (d *Daemon) audit(c control.Caller, e journal.Entry) {
-	e.Kind = control.JournalChange
-	e.By = journal.Program{PID: c.PID, PIDNamespace: c.PIDNamespace, User: c.User}
-	if c.PIDNamespace == 0 {
-		e.By.LocalPID = c.PID // the daemon does not know the number in another namespace
-	}
-	d.chronicle.journal.Add(c.User, e)
-}
-
-// refused enters a request that failed for lack of permission.
-func (d *Daemon) refused(c control.Caller, what string, err error) {
-	var refusal *control.Error
-	if errors.As(err, &refusal) && errors.Is(err, control.ErrNotAllowed) {
-		d.audit(c, journal.Entry{What: changeRefused, Before: what, After: refusal.Cause})
-	}
-}
-
 // Hint implements control.Control.
 func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	change, err := r.Change()
@@ -70,7 +46,7 @@ func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	before := a.access.known(ctx, c, r.PID)
 	reply, err := a.Daemon.Hint(ctx, c, r)
 	if err != nil {
-		a.refused(c, changeHint, err)
+		a.chronicle.refused(c, changeHint, err)
 		return reply, err
 	}
 	old, queue := before.Hint, ""
@@ -83,8 +59,8 @@ func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintReque
 		}
 	}
 	was := control.HintsOf(&old)
-	a.audit(c, journal.Entry{
-		What: changeHint + queue, Program: a.programOf(&before.Identity), Before: hintText(&was, &change), After: hintText(&reply.Hints, &change),
+	a.chronicle.audit(c, journal.Entry{
+		What: changeHint + queue, Program: a.chronicle.programOf(&before.Identity), Before: hintText(&was, &change), After: hintText(&reply.Hints, &change),
 	})
 	return reply, nil
 }
@@ -131,10 +107,10 @@ func (a audited) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	before, _ := a.Daemon.Policy(ctx, c, control.PolicyRequest{Device: r.Device})
 	reply, err := a.Daemon.Policy(ctx, c, r)
 	if err != nil {
-		a.refused(c, changePolicy, err)
+		a.chronicle.refused(c, changePolicy, err)
 		return reply, err
 	}
-	a.audit(c, journal.Entry{What: changePolicy, Device: r.Device, Before: text(before), After: text(reply)})
+	a.chronicle.audit(c, journal.Entry{What: changePolicy, Device: r.Device, Before: text(before), After: text(reply)})
 	return reply, nil
 }
 
@@ -147,10 +123,10 @@ func (a audited) Mode(ctx context.Context, c control.Caller, r control.ModeReque
 	before, _ := a.Daemon.Mode(ctx, c, control.ModeRequest{Device: r.Device})
 	reply, err := a.Daemon.Mode(ctx, c, r)
 	if err != nil {
-		a.refused(c, changeMode, err)
+		a.chronicle.refused(c, changeMode, err)
 		return reply, err
 	}
-	a.audit(c, journal.Entry{What: changeMode, Device: r.Device, Before: text(before), After: text(reply)})
+	a.chronicle.audit(c, journal.Entry{What: changeMode, Device: r.Device, Before: text(before), After: text(reply)})
 	return reply, nil
 }
 
@@ -179,7 +155,7 @@ func (a audited) process(ctx context.Context, c control.Caller, r control.Proces
 	before := a.access.known(ctx, c, r.PID)
 	reply, err := f(ctx, c, r)
 	if err != nil {
-		a.refused(c, what, err)
+		a.chronicle.refused(c, what, err)
 		return reply, err
 	}
 	after := a.access.known(ctx, c, r.PID)
@@ -190,7 +166,7 @@ func (a audited) process(ctx context.Context, c control.Caller, r control.Proces
 	if who.PID == 0 {
 		return reply, nil // it has ended
 	}
-	e := journal.Entry{What: what, Program: a.programOf(&who), Before: standing(before), After: standing(after)}
+	e := journal.Entry{What: what, Program: a.chronicle.programOf(&who), Before: standing(before), After: standing(after)}
 	if what == changeResume && !before.Held {
 		return reply, nil // nothing changed
 	}
@@ -200,7 +176,7 @@ func (a audited) process(ctx context.Context, c control.Caller, r control.Proces
 	if r.Utilization != nil {
 		e.After += fmt.Sprintf(" utilization=%d", *r.Utilization)
 	}
-	a.audit(c, e)
+	a.chronicle.audit(c, e)
 	return reply, nil
 }
 
@@ -221,9 +197,19 @@ func standing(v loop.ClientView) string {
 func (a audited) Wedge(ctx context.Context, c control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	reply, err := a.Daemon.Wedge(ctx, c, r)
 	if err != nil {
-		a.refused(c, changeWedge, err)
+		a.chronicle.refused(c, changeWedge, err)
 		return reply, err
 	}
-	a.audit(c, journal.Entry{What: changeWedge, After: fmt.Sprintf("%d ms", r.DurationMS)})
+	a.chronicle.audit(c, journal.Entry{What: changeWedge, After: fmt.Sprintf("%d ms", r.DurationMS)})
 	return reply, nil
+}
+
+// Holds implements control.Control. Changes of the agents are many and end by themselves: the journal has
+// only those that were refused.
+func (a audited) Holds(ctx context.Context, c control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
+	reply, err := a.Daemon.Holds(ctx, c, r)
+	if err != nil && r.Source != "" {
+		a.chronicle.refused(c, changeHolds, err)
+	}
+	return reply, err
 }

@@ -4,7 +4,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"xsched/internal/clock"
@@ -20,6 +22,11 @@ import (
 
 // chronicle is what the daemon remembers: who used the GPUs, and what happened.
 type chronicle struct {
+	log    *slog.Logger
+	access *access
+	terms  *terms
+	users  *userNames
+
 	trace   *record.Trace
 	history *history.History
 	journal *journal.Journal
@@ -32,37 +39,33 @@ const (
 	auditFileTime = 500 * time.Millisecond // for the last entries at the end
 )
 
-// newChronicle opens the audit log, if one is configured.
-func (d *Daemon) newChronicle() error {
-	c := &d.chronicle
-	c.trace = record.NewTrace()
-	c.history = history.New(c.trace, clock.Now())
+// open opens the audit log, if the options name a file. end closes it.
+func (h *chronicle) open(o *Options) (end func(), err error) {
+	h.trace = record.NewTrace()
+	h.history = history.New(h.trace, clock.Now())
 	var file *journal.File
-	if d.opts.Audit != "" {
-		var err error
-		if file, err = journal.OpenFile(d.opts.Audit, d.log); err != nil {
-			if !d.opts.AuditOptional {
-				return err
+	if o.Audit != "" {
+		if file, err = journal.OpenFile(o.Audit, h.log); err != nil {
+			if !o.AuditOptional {
+				return nil, err
 			}
-			d.log.Warn("no audit log", "err", err)
+			h.log.Warn("no audit log", "err", err)
 		}
 	}
-	c.journal = journal.New(journal.Options{
-		Clock: time.Now, Admin: d.access.administers, File: file,
-		Render: func(e *journal.Entry) control.JournalEntry { return d.render(e, everything) },
+	h.journal = journal.New(journal.Options{
+		Clock: time.Now, Admin: h.access.administers, File: file,
+		Render: func(e *journal.Entry) control.JournalEntry { return h.render(e, everything) },
 	})
-	d.onClose(func() {
-		c.journal.Report()
+	return func() {
+		h.journal.Report()
 		if file != nil {
 			file.Close(auditFileTime)
 		}
-	})
-	return nil
+	}, nil
 }
 
-// remember runs the chronicle until ctx ends.
-func (d *Daemon) remember(ctx context.Context, part *health.Part) {
-	c := &d.chronicle
+// run samples the programs and moves events to the journal, until ctx ends.
+func (h *chronicle) run(ctx context.Context, part *health.Part) {
 	tick := time.NewTicker(takeTime)
 	defer tick.Stop()
 	second, report := int64(clock.Now())/int64(time.Second), time.Now()
@@ -76,44 +79,43 @@ func (d *Daemon) remember(ctx context.Context, part *health.Part) {
 		now := clock.Now()
 		if s := int64(now) / int64(time.Second); s != second {
 			second = s
-			d.sample(ctx)
+			h.sample(ctx)
 		} else {
-			c.history.Take(now)
+			h.history.Take(now)
 		}
 		if time.Since(report) >= journal.ReportPeriod {
 			report = time.Now()
-			c.journal.Report()
+			h.journal.Report()
 		}
 	}
 }
 
 // sample adds a point to the history and moves preemptions and faults to the journal.
-func (d *Daemon) sample(ctx context.Context) {
-	c := &d.chronicle
+func (h *chronicle) sample(ctx context.Context) {
 	var programs []loop.ClientView
-	if d.server.Sessions() > 0 {
+	if h.access.server.Sessions() > 0 {
 		var err error
-		if programs, err = d.sessions(ctx); err != nil {
+		if programs, err = h.access.sessions(ctx); err != nil {
 			return // the loop is blocked: the next sample fills the gap
 		}
 	}
-	c.history.Sample(clock.Now(), programs)
-	pairs, rest := c.history.Preemptions()
-	entries := d.preemptions(pairs)
+	h.history.Sample(clock.Now(), programs)
+	pairs, rest := h.history.Preemptions()
+	entries := h.preemptions(pairs)
 	if rest.Pairs > 0 {
 		entries = append(entries, journal.Entry{
 			Time: time.Now(), Kind: control.JournalPreemption, Duration: rest.Time, Count: rest.Count,
 			Detail: fmt.Sprintf("%d more pairs of programs", rest.Pairs),
 		})
 	}
-	c.journal.AddPreemptions(entries)
-	d.findFaults(programs)
-	c.threads.sample(programs)
+	h.journal.AddPreemptions(entries)
+	h.faults.find(h, programs)
+	h.threads.sample(programs)
 }
 
 // preemptions returns the entries of pairs. A group is suspended as a whole, so its programs in one container
 // have one entry together: it has the most suspensions and the longest time of them.
-func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
+func (h *chronicle) preemptions(pairs []history.Preemption) []journal.Entry {
 	offset := unixOffset()
 	entries := make([]journal.Entry, 0, len(pairs)+1)
 	type container struct {
@@ -125,11 +127,11 @@ func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
 	for i := range pairs {
 		p := &pairs[i]
 		e := journal.Entry{
-			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: d.programOf(&p.Victim), By: d.programOf(&p.By),
+			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: h.programOf(&p.Victim), By: h.programOf(&p.By),
 			Hand: p.Hand, Yield: p.Yield, Duration: p.Time, Count: p.Count, Device: p.Device.String(),
 		}
 		if p.Group {
-			e.Group, e.Detail = true, d.terms.groupOf(&p.Victim)
+			e.Group, e.Detail = true, h.terms.groupOf(&p.Victim)
 			of := container{e.Detail, p.Victim.User, p.Victim.PIDNamespace}
 			if at, known := groups[of]; known {
 				first := &entries[at]
@@ -149,24 +151,24 @@ func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
 	return entries
 }
 
-func (d *Daemon) programOf(i *loop.Identity) journal.Program {
-	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: d.terms.podName(i)}
+func (h *chronicle) programOf(i *loop.Identity) journal.Program {
+	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: h.terms.podName(i)}
 }
 
 // joined records a new session.
-func (d *Daemon) joined(who loop.Identity) {
-	d.chronicle.history.Joined(who)
+func (h *chronicle) joined(who loop.Identity) {
+	h.history.Joined(who)
 	detail := ""
 	if who.Attached {
 		detail = "attached"
 	}
-	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalJoined, Program: d.programOf(&who), Detail: detail})
+	h.journal.Add(who.User, journal.Entry{Kind: control.JournalJoined, Program: h.programOf(&who), Detail: detail})
 }
 
 // ended records the end of a session.
-func (d *Daemon) ended(who loop.Identity, why string) {
-	d.chronicle.history.Left(clock.Now(), who)
-	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalLeft, Program: d.programOf(&who), Detail: why})
+func (h *chronicle) ended(who loop.Identity, why string) {
+	h.history.Left(clock.Now(), who)
+	h.journal.Add(who.User, journal.Entry{Kind: control.JournalLeft, Program: h.programOf(&who), Detail: why})
 }
 
 // offset converts times of the engine to the Unix clock.
@@ -176,3 +178,26 @@ func unixOffset() offset { return offset(time.Now().UnixNano() - int64(clock.Now
 
 func (o offset) ns(t model.Time) int64       { return int64(t) + int64(o) }
 func (o offset) time(t model.Time) time.Time { return time.Unix(0, o.ns(t)) }
+
+// Audit enters a change of a setting in the journal. The zero Caller with the daemon's user stands
+// for the daemon itself.
+func (h *chronicle) Audit(c control.Caller, what, before, after string) {
+	h.audit(c, journal.Entry{What: what, Before: before, After: after})
+}
+
+func (h *chronicle) audit(c control.Caller, e journal.Entry) {
+	e.Kind = control.JournalChange
+	e.By = journal.Program{PID: c.PID, PIDNamespace: c.PIDNamespace, User: c.User}
+	if c.PIDNamespace == 0 {
+		e.By.LocalPID = c.PID // the daemon does not know the number in another namespace
+	}
+	h.journal.Add(c.User, e)
+}
+
+// refused enters a request that failed for lack of permission.
+func (h *chronicle) refused(c control.Caller, what string, err error) {
+	var refusal *control.Error
+	if errors.As(err, &refusal) && errors.Is(err, control.ErrNotAllowed) {
+		h.audit(c, journal.Entry{What: changeRefused, Before: what, After: refusal.Cause})
+	}
+}

@@ -172,7 +172,7 @@ func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigRe
 			out.Values = append(out.Values, value)
 		}
 	}
-	all, err := d.sessions(ctx)
+	all, err := d.access.sessions(ctx)
 	if err != nil {
 		return control.ConfigReply{}, err
 	}

@@ -34,6 +34,7 @@ const sparePs = 8
 
 // Daemon is a running daemon. A server exposes its control.Control to clients.
 type Daemon struct {
+	service
 	opts     Options
 	log      *slog.Logger
 	uid      int
@@ -45,14 +46,10 @@ type Daemon struct {
 	guardian *guardian.Client
 	recovery *guardian.Recovery // of processes that a previous daemon left
 	record   *record.Log        // nil: no recording
-	users    userNames
 	access   access
 
 	keeper *keeper
 	terms  terms
-	holds  holds
-
-	chronicle chronicle
 
 	mu        sync.Mutex
 	attaches  map[int]struct{}              // in progress, by PID
@@ -72,15 +69,13 @@ type Daemon struct {
 	closeTime time.Duration
 }
 
-var _ control.Control = (*Daemon)(nil)
-
 // Start starts a daemon. On success the client socket accepts programs; the caller serves the
 // control interface and calls Close.
 func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		access: access{uid: os.Geteuid()}, metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
-		holds: newHolds(), failure: failure{ended: make(chan struct{})},
+		failure:   failure{ended: make(chan struct{})},
 		closeTime: closeTime,
 	}
 	d.terms.configured.Store(&configured{rules: o.Rules, reply: o.Config})
@@ -92,6 +87,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
+	d.service = d.newService()
 	if d.opts.Dir == "" {
 		d.opts.Dir = control.DefaultDir(d.uid, os.Getenv)
 	}
@@ -137,8 +133,8 @@ func Start(o Options) (_ *Daemon, err error) {
 	parts := d.addParts()
 	go d.unmanaged.run(ctx, parts.scan)
 	go d.observer.run(ctx, parts.observer)
-	go d.watchHolds(ctx, parts.holds)
-	go d.remember(ctx, parts.history)
+	go d.holds.run(ctx, parts.holds)
+	go d.chronicle.run(ctx, parts.history)
 	go d.watchFolder(ctx, d.lock, parts.folder)
 	keeping.Go(func() { d.keeper.run(ctx, parts.settings) })
 	d.keepTested(ctx, tests)
@@ -277,30 +273,32 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
-	if err := d.newChronicle(); err != nil {
+	end, err := d.chronicle.open(&d.opts)
+	if err != nil {
 		return err
 	}
+	d.onClose(end)
 	cfg.Trace = d.chronicle.trace
 	d.recover()
 	d.guardian = guardian.NewClient(guardian.Options{
 		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
 		Busy: d.health.Add("guardian", guardianLimit, false), Alive: d.health.Add(guardianPart, guardianLimit, false),
 	})
+	d.chronicle.faults.guardian = d.guardian
 	d.onClose(d.guardian.Close)
-	var err error
 	if d.loop, err = loop.New(cfg); err != nil {
 		return err
 	}
 	d.access.loop, d.unmanaged.loop, d.observer.loop = d.loop, d.loop, d.loop
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
-		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: d.joined, Ended: d.ended,
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: d.chronicle.joined, Ended: d.chronicle.ended,
 		Terms: d.terms.of, Kept: d.keeper.kept,
 		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err
 	}
-	d.access.server, d.unmanaged.server = d.server, d.server
+	d.access.server, d.unmanaged.server, d.chronicle.faults.server = d.server, d.server, d.server
 	d.onClose(d.server.Close)
 	return nil
 }

@@ -8,9 +8,11 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
+	"xsched/internal/guardian"
 	"xsched/internal/journal"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/session"
 )
 
 // faults are the counters of which an increase is a fault, as of the last sample.
@@ -19,6 +21,8 @@ type faults struct {
 	recoveries map[model.SessionID]uint64
 	restarts   int
 	ungranted  ungranted
+	server     *session.Server
+	guardian   *guardian.Client
 }
 
 type targetKey struct {
@@ -35,10 +39,9 @@ type targetState struct {
 // stuckTime is how long an operation on a device may take before it is a fault.
 const stuckTime = 100 * time.Millisecond
 
-// findFaults compares the counters of workers and programs with those of the last sample. It makes at
+// find compares the counters of workers and programs with those of the last sample. It makes at
 // most a few entries per program and second.
-func (d *Daemon) findFaults(programs []loop.ClientView) {
-	f := &d.chronicle.faults
+func (f *faults) find(h *chronicle, programs []loop.ClientView) {
 	byPID := make(map[int]*loop.Identity, len(programs))
 	recoveries := make(map[model.SessionID]uint64, len(programs))
 	for i := range programs {
@@ -46,15 +49,15 @@ func (d *Daemon) findFaults(programs []loop.ClientView) {
 		byPID[p.PID] = &p.Identity
 		recoveries[p.ID] = p.Counters.Recoveries
 		if was, known := f.recoveries[p.ID]; known && p.Counters.Recoveries > was {
-			d.fault(&p.Identity, "", p.Counters.Recoveries-was, "recovered by itself, because the daemon was silent")
+			h.fault(&p.Identity, "", p.Counters.Recoveries-was, "recovered by itself, because the daemon was silent")
 		}
 	}
 	f.recoveries = recoveries
-	f.ungranted.report(d, programs)
+	f.ungranted.report(h, programs)
 	now := clock.Now()
 	targets := map[targetKey]targetState{}
 	if len(programs) > 0 {
-		for _, t := range d.server.Stats().Targets {
+		for _, t := range f.server.Stats().Targets {
 			key, was := targetKey{t.PID, t.Device}, f.targets[targetKey{t.PID, t.Device}]
 			is := targetState{t.Errors, t.StuckSince != 0 && now.Sub(t.StuckSince) >= stuckTime, t.Off}
 			targets[key] = is
@@ -64,36 +67,36 @@ func (d *Daemon) findFaults(programs []loop.ClientView) {
 			}
 			device := t.Device.String()
 			if is.errors > was.errors {
-				d.fault(who, device, is.errors-was.errors, "the device refused an operation: "+t.LastError)
+				h.fault(who, device, is.errors-was.errors, "the device refused an operation: "+t.LastError)
 			}
 			if is.stuck && !was.stuck {
-				d.fault(who, device, 1, "a device operation does not return")
+				h.fault(who, device, 1, "a device operation does not return")
 			}
 			if is.off != was.off {
 				text := "scheduling is on again"
 				if is.off != "" {
 					text = "scheduling is off: " + is.off
 				}
-				d.fault(who, device, 1, text)
+				h.fault(who, device, 1, text)
 			}
 		}
 	}
 	f.targets = targets
-	if _, _, restarts := d.guardian.Stats(); restarts > f.restarts {
-		d.fault(nil, "", uint64(restarts-f.restarts), "the guardian was restarted")
+	if _, _, restarts := f.guardian.Stats(); restarts > f.restarts {
+		h.fault(nil, "", uint64(restarts-f.restarts), "the guardian was restarted")
 		f.restarts = restarts
 	}
 }
 
 // fault adds an entry; who is nil if no program is concerned.
-func (d *Daemon) fault(who *loop.Identity, device string, count uint64, text string) {
+func (h *chronicle) fault(who *loop.Identity, device string, count uint64, text string) {
 	e := journal.Entry{Kind: control.JournalFault, Device: device, Count: count, Detail: text}
-	user := d.access.self()
+	user := h.access.self()
 	if who != nil {
-		e.Program, user = d.programOf(who), who.User
+		e.Program, user = h.programOf(who), who.User
 	}
 	if count > 1 {
 		e.Detail = fmt.Sprintf("%s (%d times)", text, count)
 	}
-	d.chronicle.journal.Add(user, e)
+	h.journal.Add(user, e)
 }

@@ -29,9 +29,9 @@ func (a audited) Grants(ctx context.Context, c control.Caller, r control.GrantsR
 	reply, diff, err := a.setGrants(ctx, c, r)
 	switch {
 	case diff != "": // applied, also where the reply failed
-		a.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff, Cluster: true})
+		a.chronicle.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff, Cluster: true})
 	case err != nil && r.Source != "":
-		a.refused(c, changeGrants, err)
+		a.chronicle.refused(c, changeGrants, err)
 	}
 	return reply, err
 }

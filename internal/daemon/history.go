@@ -20,7 +20,7 @@ var spanStates = [engine.Activities]string{
 }
 
 // History implements control.Control.
-func (d *Daemon) History(_ context.Context, c control.Caller, r control.HistoryRequest) (control.History, error) {
+func (h *chronicle) History(_ context.Context, c control.Caller, r control.HistoryRequest) (control.History, error) {
 	if r.Seconds < 0 || r.Seconds > control.HistorySeconds {
 		return control.History{}, control.Errorf(control.ErrInvalid, "use 1 to 3600", "a history of %d seconds is out of range", r.Seconds)
 	}
@@ -43,18 +43,18 @@ func (d *Daemon) History(_ context.Context, c control.Caller, r control.HistoryR
 		q.SpansSince = model.Time(r.SinceNS - int64(unix))
 	}
 	step, _ := history.Steps(q.Length)
-	from, timelines := d.chronicle.history.Query(q)
+	from, timelines := h.history.Query(q)
 	out := control.History{FromNS: unix.ns(from), ToNS: unix.ns(q.Now), StepNS: step.Nanoseconds(), Devices: make([]control.DeviceHistory, 0, len(timelines))}
 	for i := range timelines {
 		if t := &timelines[i]; !c.User.Host() && len(t.Spans)+len(t.Series) == 0 {
 			continue // a container does not learn of GPUs that only others use
 		}
-		out.Devices = append(out.Devices, d.deviceHistory(c, unix, &timelines[i]))
+		out.Devices = append(out.Devices, h.deviceHistory(c, unix, &timelines[i]))
 	}
 	return out, nil
 }
 
-func (d *Daemon) deviceHistory(c control.Caller, unix offset, t *history.Timeline) control.DeviceHistory {
+func (h *chronicle) deviceHistory(c control.Caller, unix offset, t *history.Timeline) control.DeviceHistory {
 	known := map[model.SessionID]shownProgram{} // spans of a program share its name
 	shown := func(who *loop.Identity) shownProgram {
 		p, ok := known[who.ID]
@@ -79,7 +79,7 @@ func (d *Daemon) deviceHistory(c control.Caller, unix offset, t *history.Timelin
 	for i := range t.Series {
 		s := &t.Series[i]
 		p := shown(&s.Who)
-		series := control.Series{PID: p.pid, Name: p.text, Pod: d.terms.podName(&s.Who), Share: make([]float32, len(s.Points)), Waited: make([]float32, len(s.Points)), P99US: make([]float32, len(s.Points)), Preemptions: make([]uint32, len(s.Points))}
+		series := control.Series{PID: p.pid, Name: p.text, Pod: h.terms.podName(&s.Who), Share: make([]float32, len(s.Points)), Waited: make([]float32, len(s.Points)), P99US: make([]float32, len(s.Points)), Preemptions: make([]uint32, len(s.Points))}
 		for k, point := range s.Points {
 			series.Share[k], series.Waited[k], series.P99US[k], series.Preemptions[k] = point.Share, point.Waited, point.P99US, point.Preemptions
 		}
@@ -92,14 +92,14 @@ func (d *Daemon) deviceHistory(c control.Caller, unix offset, t *history.Timelin
 const journalDefault = 200
 
 // Journal implements control.Control.
-func (d *Daemon) Journal(_ context.Context, c control.Caller, r control.JournalRequest) (control.Journal, error) {
+func (h *chronicle) Journal(_ context.Context, c control.Caller, r control.JournalRequest) (control.Journal, error) {
 	if r.Max < 0 || r.Max > control.JournalMax {
 		return control.Journal{}, control.Errorf(control.ErrInvalid, "use 1 to 2048", "%d entries are out of range", r.Max)
 	}
 	if r.Max == 0 {
 		r.Max = journalDefault
 	}
-	all, last := d.chronicle.journal.After(r.Since)
+	all, last := h.journal.After(r.Since)
 	out := control.Journal{Entries: []control.JournalEntry{}, Next: last}
 	if r.Since > last {
 		out.Missed = 0 // of another daemon
@@ -107,8 +107,8 @@ func (d *Daemon) Journal(_ context.Context, c control.Caller, r control.JournalR
 		out.Missed = total - uint64(len(all))
 	}
 	for i := range all {
-		if d.sees(c, &all[i]) {
-			out.Entries = append(out.Entries, d.render(&all[i], c))
+		if h.sees(c, &all[i]) {
+			out.Entries = append(out.Entries, h.render(&all[i], c))
 		}
 	}
 	if more := len(out.Entries) - r.Max; more > 0 {

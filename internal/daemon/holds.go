@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -19,7 +20,9 @@ import (
 // holds are the groups of pods that shall be suspended on all nodes together. They are not kept: a new
 // daemon resumes everybody, and the sources send their holds again.
 type holds struct {
-	wake chan struct{} // they have changed
+	log    *slog.Logger
+	access *access
+	wake   chan struct{} // they have changed
 
 	mu      sync.Mutex
 	sources map[string][]hold
@@ -31,17 +34,16 @@ type hold struct {
 	from, until time.Time
 }
 
-func newHolds() holds {
-	return holds{wake: make(chan struct{}, 1), sources: map[string][]hold{}}
+func newHolds(log *slog.Logger, a *access) *holds {
+	return &holds{log: log, access: a, wake: make(chan struct{}, 1), sources: map[string][]hold{}}
 }
 
 // Holds implements control.Control.
-func (d *Daemon) Holds(_ context.Context, c control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
-	if err := d.access.owner(c, changeHolds); err != nil {
+func (h *holds) Holds(_ context.Context, c control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
+	if err := h.access.owner(c, changeHolds); err != nil {
 		return control.HoldsReply{}, err
 	}
 	now := time.Now()
-	h := &d.holds
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Source == "" {
@@ -71,16 +73,6 @@ func (d *Daemon) Holds(_ context.Context, c control.Caller, r control.HoldsReque
 	default:
 	}
 	return h.reply(now), nil
-}
-
-// Holds implements control.Control. Changes of the agents are many and end by themselves: the journal has
-// only those that were refused.
-func (a audited) Holds(ctx context.Context, c control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
-	reply, err := a.Daemon.Holds(ctx, c, r)
-	if err != nil && r.Source != "" {
-		a.refused(c, changeHolds, err)
-	}
-	return reply, err
 }
 
 // reply lists the holds that have not ended. Preconditions: h.mu is held.
@@ -127,8 +119,8 @@ func (h *holds) at(now time.Time) (loop.HeldGroups, time.Duration) {
 // holdRetry is the time after which a change that the loop did not take is tried again.
 const holdRetry = 50 * time.Millisecond
 
-// watchHolds begins and ends holds at their moments.
-func (d *Daemon) watchHolds(ctx context.Context, part *health.Part) {
+// run begins and ends holds at their moments, until ctx ends.
+func (h *holds) run(ctx context.Context, part *health.Part) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	held := loop.HeldGroups{}
@@ -137,18 +129,18 @@ func (d *Daemon) watchHolds(ctx context.Context, part *health.Part) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.holds.wake:
+		case <-h.wake:
 		case <-timer.C:
 		}
 		part.Begin()
-		groups, next := d.holds.at(time.Now())
+		groups, next := h.at(time.Now())
 		if !maps.Equal(groups, held) {
 			once, cancel := context.WithTimeout(ctx, answerTime)
-			err := d.loop.HoldGroups(once, groups)
+			err := h.access.loop.HoldGroups(once, groups)
 			cancel()
 			if err == nil {
 				held = groups
-				d.log.Debug("groups held", "groups", strings.Join(slices.Sorted(maps.Keys(groups)), " "))
+				h.log.Debug("groups held", "groups", strings.Join(slices.Sorted(maps.Keys(groups)), " "))
 			} else {
 				next = min(next, holdRetry)
 			}

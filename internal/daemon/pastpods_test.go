@@ -15,7 +15,7 @@ import (
 // TestPastPods: a pod keeps its name after its grants have ended, with its container, and the memory for it
 // is bounded.
 func TestPastPods(t *testing.T) {
-	d := &Daemon{}
+	d := &chronicle{terms: &terms{}}
 	d.terms.grants.Store(newGrants(0, nil))
 	set := func(all ...control.Grant) {
 		old := d.terms.grants.Load()

@@ -38,13 +38,6 @@ func (d *Daemon) Version(_ context.Context, c control.Caller) (control.Version, 
 	return v, nil
 }
 
-func (d *Daemon) sessions(ctx context.Context) ([]loop.ClientView, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	s, err := d.loop.Clients(ctx)
-	return s, unavailable(err)
-}
-
 // List implements control.Control.
 func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, error) {
 	cfg := d.loop.Config()
@@ -52,7 +45,7 @@ func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, erro
 		Policy: cfg.Policy, DefaultInFlight: cfg.InFlight, DefaultBatch: cfg.Batch, Processes: []control.Process{}, Devices: settings(&cfg),
 	}
 	out.Mode, out.ModeLevel = modeOf(&cfg)
-	all, err := d.sessions(ctx)
+	all, err := d.access.sessions(ctx)
 	if err != nil {
 		return control.List{}, err
 	}
@@ -153,7 +146,7 @@ func causes(by map[int]uint64) []control.Cause {
 // Devices implements control.Control: the GPUs that processes use and those the driver reports. A caller
 // in a container gets numbers of its own processes: others would show who else uses a GPU, and when.
 func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices, error) {
-	all, err := d.sessions(ctx)
+	all, err := d.access.sessions(ctx)
 	if err != nil {
 		return control.Devices{}, err
 	}

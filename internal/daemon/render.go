@@ -24,10 +24,10 @@ func mayKnow(c control.Caller, p *journal.Program) bool {
 
 // sees reports whether a caller may read an entry. A caller in a container reads entries about its own
 // programs, and about settings that concern all. The pods of a cluster are the administrator's business.
-func (d *Daemon) sees(c control.Caller, e *journal.Entry) bool {
+func (h *chronicle) sees(c control.Caller, e *journal.Entry) bool {
 	switch {
 	case e.Cluster:
-		return d.access.administers(c.User)
+		return h.access.administers(c.User)
 	case e.Program.PID != 0:
 		return mayKnow(c, &e.Program)
 	case e.What == changePolicy || e.What == changeMode:
@@ -37,23 +37,23 @@ func (d *Daemon) sees(c control.Caller, e *journal.Entry) bool {
 }
 
 // render returns an entry as a caller may see it.
-func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry {
+func (h *chronicle) render(e *journal.Entry, c control.Caller) control.JournalEntry {
 	out := control.JournalEntry{
 		Seq: e.Seq, TimeNS: e.Time.UnixNano(), Kind: e.Kind, DurationNS: e.Duration.Nanoseconds(), Count: e.Count, Device: e.Device,
 		What: e.What, Before: e.Before, After: e.After, Detail: e.Detail,
 	}
-	p, by := d.shown(c, &e.Program), d.shown(c, &e.By)
+	p, by := h.shown(c, &e.Program), h.shown(c, &e.By)
 	out.PID, out.ByPID, out.Pod, out.ByPod = p.pid, by.pid, p.pod, by.pod
 	who := &e.By
 	if e.Kind != control.JournalChange && e.Kind != control.JournalSuppressed {
 		who = &e.Program
 	}
 	author := "another user"
-	if who == &e.By && who.User == d.access.self() && who.PID == 0 {
+	if who == &e.By && who.User == h.access.self() && who.PID == 0 {
 		author = "the daemon"
 	}
 	if mayKnow(c, who) {
-		out.UID, out.User, out.Container = who.User.UID, d.users.of(who.User), who.User.Container
+		out.UID, out.User, out.Container = who.User.UID, h.users.of(who.User), who.User.Container
 		if author != "the daemon" {
 			if author = out.User; author == strconv.Itoa(out.UID) {
 				author = "uid " + author
@@ -76,7 +76,7 @@ type shownProgram struct {
 	pod  string
 }
 
-func (d *Daemon) shown(c control.Caller, p *journal.Program) shownProgram {
+func (h *chronicle) shown(c control.Caller, p *journal.Program) shownProgram {
 	if p.PID == 0 {
 		return shownProgram{}
 	}

@@ -17,7 +17,7 @@ import (
 
 // TestProgramsOfOneName: PIDs tell two programs of one name apart, and only those.
 func TestProgramsOfOneName(t *testing.T) {
-	d := &Daemon{}
+	d := &chronicle{access: &access{}, terms: &terms{}, users: &userNames{}}
 	e := journal.Entry{Kind: control.JournalPreemption, Count: 2, Duration: 3 * time.Millisecond}
 	e.Program = journal.Program{PID: 11, User: identity.OnHost(1000), Name: "train.py"}
 	e.By = journal.Program{PID: 12, User: identity.OnHost(1000), Name: "train.py"}
@@ -41,7 +41,7 @@ func TestProgramsOfOneName(t *testing.T) {
 // TestHoldOfAGroupIsOneEntry: the programs of a container that a group's hold suspended have one entry.
 // Other containers of the group have their own, which are for their readers.
 func TestHoldOfAGroupIsOneEntry(t *testing.T) {
-	d := &Daemon{}
+	d := &chronicle{access: &access{}, terms: &terms{}, users: &userNames{}}
 	const uid = "0d3ad1a8-9f4f-4d7a-8a86-6f1a4bd5c001"
 	d.terms.grants.Store(newGrants(1, map[string][]control.Grant{
 		"dra": {{ID: "a", Namespace: "ml", Pod: "train-0", PodUID: uid, Group: "job"}},

@@ -14,7 +14,7 @@ type ungranted struct{ reported map[targetKey]bool }
 const ungrantedText = "the program uses a GPU that its pod was not granted: best effort there"
 
 // report notes programs of the last sample. They are in the log, and in the journal as a fault.
-func (u *ungranted) report(d *Daemon, programs []loop.ClientView) {
+func (u *ungranted) report(h *chronicle, programs []loop.ClientView) {
 	now := map[targetKey]bool{}
 	for i := range programs {
 		p := &programs[i]
@@ -23,9 +23,9 @@ func (u *ungranted) report(d *Daemon, programs []loop.ClientView) {
 			if now[key] = true; u.reported[key] {
 				continue
 			}
-			pod := d.terms.podOf(&p.Identity)
-			d.log.Warn(ungrantedText, "pid", p.PID, "pod", pod.name(), "device", gpu.String())
-			d.fault(&p.Identity, gpu.String(), 1, ungrantedText)
+			pod := h.terms.podOf(&p.Identity)
+			h.log.Warn(ungrantedText, "pid", p.PID, "pod", pod.name(), "device", gpu.String())
+			h.fault(&p.Identity, gpu.String(), 1, ungrantedText)
 		}
 	}
 	u.reported = now
