@@ -131,24 +131,6 @@ func visible(c control.Caller, s *loop.ClientView) bool {
 	return (c.User.Host() || c.Owns(s.User)) && (c.PIDNamespace == 0 || c.PIDNamespace == s.PIDNamespace)
 }
 
-// show returns a process as a caller may see it, without a PID of another namespace.
-func (d *Daemon) show(c control.Caller, s loop.ClientView) (p control.Process, ok bool) {
-	if !visible(c, &s) {
-		return p, false
-	}
-	p = process(s).For(c)
-	p.PID, p.User = shownPID(c, s.Identity), d.chronicle.users.of(s.User)
-	p.Impaired = d.chronicle.threads.of(s.ID)
-	pod := d.terms.podOf(&s.Identity)
-	p.Namespace, p.Pod, p.PodContainer, p.Class = pod.namespace, pod.pod, pod.container, pod.class
-	if !c.User.Host() {
-		for i := range p.Queues {
-			p.Queues[i].PreemptedBy = anonymous(p.Queues[i].PreemptedBy)
-		}
-	}
-	return p, true
-}
-
 // anonymous hides which process caused a preemption.
 func anonymous(causes []control.Cause) []control.Cause {
 	var out []control.Cause

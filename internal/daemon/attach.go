@@ -6,14 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
 	"xsched/internal/driver"
+	"xsched/internal/guardian"
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -28,15 +31,15 @@ const (
 )
 
 // Attach implements control.Control: it takes over a process without the shim.
-func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
-	hint, err := d.attachHint(c, r)
+func (p *processes) Attach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
+	hint, err := p.attachHint(c, r)
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
-	s, err := d.access.find(ctx, c, r.PID)
+	s, err := p.access.find(ctx, c, r.PID)
 	switch {
 	case err == nil && s.Attached:
-		if _, err := d.Hint(ctx, c, control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
+		if _, err := p.Hint(ctx, c, control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
 			return control.ProcessReply{}, err
 		}
 		return reply(c, s, "process %d is already attached"), nil
@@ -46,25 +49,25 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 		return control.ProcessReply{}, err
 	}
 	start := time.Now()
-	if s, err = d.attach(ctx, c, r.PID, hint); err != nil {
+	if s, err = p.attacher.attach(ctx, c, r.PID, hint); err != nil {
 		return control.ProcessReply{}, err
 	}
 	return reply(c, s, fmt.Sprintf("attached to process %%d in %v"+attachEnds, time.Since(start).Round(time.Millisecond))), nil
 }
 
 // attachHint returns the initial hints of a process.
-func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.HintChange, error) {
+func (p *processes) attachHint(c control.Caller, r control.ProcessRequest) (model.HintChange, error) {
 	request := control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}
 	change, err := request.Change()
 	if err != nil {
 		return change, err
 	}
-	return change, d.access.mayHave(c, &change)
+	return change, p.access.mayHave(c, &change)
 }
 
 // Detach implements control.Control: it releases an attached process.
-func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
-	s, err := d.access.find(ctx, c, r.PID)
+func (p *processes) Detach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
+	s, err := p.access.find(ctx, c, r.PID)
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
@@ -74,8 +77,8 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	d.keeper.forget(s.PID)
-	freed, err := d.server.Detach(ctx, s.PID)
+	p.keeper.forget(s.PID)
+	freed, err := p.access.server.Detach(ctx, s.PID)
 	if errors.Is(err, session.ErrNotFreed) {
 		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "none needed: the guardian repeats the resume until it succeeds",
 			"process %d was detached, but %v", r.PID, err)
@@ -86,9 +89,24 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 	return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free: %v", r.PID, freed)}, nil
 }
 
+// attacher takes over processes without the shim.
+type attacher struct {
+	log       *slog.Logger
+	access    *access
+	keeper    *keeper
+	drivers   *driver.Set
+	guardian  *guardian.Client
+	recovery  *guardian.Recovery // of processes that a previous daemon left
+	unmanaged *unmanaged
+	observer  *observer
+
+	mu      sync.Mutex
+	claimed map[int]struct{} // in progress, by PID
+}
+
 // attach finds a process's hardware queues, arms the guardian and registers the process. The daemon
 // acts on it only after the guardian can undo it.
-func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.HintChange) (loop.ClientView, error) {
+func (a *attacher) attach(ctx context.Context, c control.Caller, pid int, hint model.HintChange) (loop.ClientView, error) {
 	none := loop.ClientView{}
 	if c.PIDNamespace != 0 {
 		return none, control.Errorf(control.ErrNotAllowed, "see `xsched list`; only the host can attach", "process %d of this PID namespace is not managed", pid)
@@ -112,49 +130,49 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	if err := mayChange(c, pid, who.User); err != nil {
 		return none, err
 	}
-	release, err := d.claim(pid)
+	release, err := a.claim(pid)
 	if err != nil {
 		return none, err
 	}
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
-	if d.recovery.Wait(ctx, pid) != nil {
+	if a.recovery.Wait(ctx, pid) != nil {
 		return none, control.Errorf(control.ErrUnavailable, "try again when the device responds",
 			"process %d is still being resumed from the suspension of a previous daemon", pid)
 	}
-	a, err := d.drivers.Attach(ctx, driver.AttachRequest{
-		PID: pid, PIDFD: pidfd, User: who.User, Log: d.log.With("pid", pid), Guardian: d.guardian,
+	attached, err := a.drivers.Attach(ctx, driver.AttachRequest{
+		PID: pid, PIDFD: pidfd, User: who.User, Log: a.log.With("pid", pid), Guardian: a.guardian,
 	})
 	if err != nil {
 		return none, attachError(pid, err)
 	}
 	owned = false
-	s, err := d.server.Attach(loop.WithUser(ctx, c.User), loop.Identity{
+	s, err := a.access.server.Attach(loop.WithUser(ctx, c.User), loop.Identity{
 		PID: pid, ClientPID: who.LocalPID, PIDNamespace: who.PIDNamespace, LocalPID: who.LocalPID, User: who.User, Command: command, Program: &program,
-	}, hint, a, pidfd)
+	}, hint, attached, pidfd)
 	if err != nil {
 		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
-	go d.observer.watch(s, a)
-	d.unmanaged.request()
-	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, d.access.owner(c, "") == nil)
-	d.log.Info("attached", "pid", pid, "user", who.User, "command", command)
-	return d.access.find(ctx, c, pid)
+	go a.observer.watch(s, attached)
+	a.unmanaged.request()
+	a.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, a.access.owner(c, "") == nil)
+	a.log.Info("attached", "pid", pid, "user", who.User, "command", command)
+	return a.access.find(ctx, c, pid)
 }
 
 // claim prevents concurrent attaches to a process.
-func (d *Daemon) claim(pid int) (release func(), err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, twice := d.attaches[pid]; twice {
+func (a *attacher) claim(pid int) (release func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, twice := a.claimed[pid]; twice {
 		return nil, control.Errorf(control.ErrUnavailable, "try again", "another attach to process %d is in progress", pid)
 	}
-	d.attaches[pid] = struct{}{}
+	a.claimed[pid] = struct{}{}
 	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.attaches, pid)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.claimed, pid)
 	}, nil
 }
 

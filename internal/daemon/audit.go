@@ -213,3 +213,15 @@ func (a audited) Holds(ctx context.Context, c control.Caller, r control.HoldsReq
 	}
 	return reply, err
 }
+
+// Grants implements control.Control. One entry of the journal describes the difference.
+func (a audited) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	reply, diff, err := a.granting.replace(ctx, c, r)
+	switch {
+	case diff != "": // applied, also where the reply failed
+		a.chronicle.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff, Cluster: true})
+	case err != nil && r.Source != "":
+		a.chronicle.refused(c, changeGrants, err)
+	}
+	return reply, err
+}

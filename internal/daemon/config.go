@@ -65,12 +65,12 @@ func over(values []control.ConfigValue, key string) string {
 }
 
 // inForce returns what options say about the engine, with newer settings of operators.
-func (d *Daemon) inForce(o *Options) engine.Config {
+func (k *keeper) inForce(o *Options) engine.Config {
 	cfg := engineConfig(o)
-	for key, s := range d.keeper.overlay(func(key string) string { return over(o.Config.Values, key) }) {
+	for key, s := range k.overlay(func(key string) string { return over(o.Config.Values, key) }) {
 		if err := apply(&cfg, key, s.Value); err != nil {
-			d.log.Warn("a run-time setting of the previous daemon is lost", "key", key, "value", s.Value, "err", err)
-			d.keeper.set(key, s.Value, "- "+s.Value) // forgets it
+			k.log.Warn("a run-time setting of the previous daemon is lost", "key", key, "value", s.Value, "err", err)
+			k.set(key, s.Value, "- "+s.Value) // forgets it
 		}
 	}
 	return cfg
@@ -136,34 +136,22 @@ func apply(cfg *engine.Config, key, value string) error {
 }
 
 // keepSetting remembers what an operator has set.
-func (d *Daemon) keepSetting(ctx context.Context, gpu model.DeviceID, name, value string) {
+func (s *settings) keepSetting(ctx context.Context, gpu model.DeviceID, name, value string) {
 	key := gpuKey(gpu, name)
-	d.keeper.set(key, value, over(d.terms.configured.Load().reply.Values, key))
-	d.keeper.flush(ctx)
-}
-
-// keepProcess remembers what is set for a process.
-func (d *Daemon) keepProcess(ctx context.Context, c control.Caller, s loop.ClientView) {
-	kept, err := d.loop.Kept(ctx, s.PID)
-	if err != nil {
-		return // it has ended
-	}
-	operator := d.access.owner(c, "") == nil
-	if d.keeper.keep(s.Identity, kept, s.Attached, operator); operator {
-		d.keeper.flush(ctx) // others do not make the disk work at their pace
-	}
+	s.keeper.set(key, value, over(s.terms.configured.Load().reply.Values, key))
+	s.keeper.flush(ctx)
 }
 
 // Config implements control.Control.
-func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigReply, error) {
-	if d.access.owner(c, "") != nil {
-		return control.ConfigReply{}, control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may see the configuration", d.uid)
+func (s *settings) Config(ctx context.Context, c control.Caller) (control.ConfigReply, error) {
+	if s.access.owner(c, "") != nil {
+		return control.ConfigReply{}, control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may see the configuration", s.access.uid)
 	}
-	now := d.terms.configured.Load()
+	now := s.terms.configured.Load()
 	out := now.reply
-	out.File, out.State = d.opts.ConfigFile, d.opts.KeepFile
+	out.File, out.State = s.opts.ConfigFile, s.opts.KeepFile
 	out.Values, out.Rules = slices.Clone(out.Values), slices.Clone(out.Rules)
-	settings := d.keeper.overlay(func(key string) string { return over(out.Values, key) })
+	settings := s.keeper.overlay(func(key string) string { return over(out.Values, key) })
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		value := control.ConfigValue{Key: key, Value: settings[key].Value, Source: settings[key].source}
 		if i := slices.IndexFunc(out.Values, func(v control.ConfigValue) bool { return v.Key == key }); i >= 0 {
@@ -172,7 +160,7 @@ func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigRe
 			out.Values = append(out.Values, value)
 		}
 	}
-	all, err := d.access.sessions(ctx)
+	all, err := s.access.sessions(ctx)
 	if err != nil {
 		return control.ConfigReply{}, err
 	}
@@ -187,43 +175,43 @@ func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigRe
 }
 
 // HasConfig reports whether there is a configuration file to reload.
-func (d *Daemon) HasConfig() bool { return d.opts.Load != nil && d.opts.ConfigFile != "" }
+func (s *settings) HasConfig() bool { return s.opts.Load != nil && s.opts.ConfigFile != "" }
 
 // Reload implements control.Control. Everything is read and checked first; then the loop applies all of
 // it between two decisions.
-func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadRequest) (control.ReloadReply, error) {
-	if err := d.access.owner(c, "configuration"); err != nil {
+func (s *settings) Reload(ctx context.Context, c control.Caller, _ control.ReloadRequest) (control.ReloadReply, error) {
+	if err := s.access.owner(c, "configuration"); err != nil {
 		return control.ReloadReply{}, err
 	}
-	d.terms.changing.Lock()
-	defer d.terms.changing.Unlock()
-	if !d.HasConfig() {
+	s.terms.changing.Lock()
+	defer s.terms.changing.Unlock()
+	if !s.HasConfig() {
 		return control.ReloadReply{}, control.Errorf(control.ErrInvalid, "start it with `xsched serve --config FILE`", "the daemon has no configuration file")
 	}
-	before := d.terms.configured.Load().reply.Values
-	out, err := d.readAgain(ctx)
+	before := s.terms.configured.Load().reply.Values
+	out, err := s.readAgain(ctx)
 	if err != nil {
-		d.log.Error("configuration not reloaded: nothing has changed", "err", err, "user", c.User)
+		s.log.Error("configuration not reloaded: nothing has changed", "err", err, "user", c.User)
 		return out, typed(err)
 	}
 	for _, w := range out.Warnings {
-		d.log.Warn("configuration", "warning", w)
+		s.log.Warn("configuration", "warning", w)
 	}
 	if len(out.Restart) > 0 {
-		d.log.Warn("new values take effect at the next start of the daemon", "keys", out.Restart)
+		s.log.Warn("new values take effect at the next start of the daemon", "keys", out.Restart)
 	}
-	d.Audit(c, changeConfig, valuesText(before, out.Changed), valuesText(d.terms.configured.Load().reply.Values, out.Changed))
-	d.log.Info("configuration reloaded", "file", d.opts.ConfigFile, "changed", out.Changed, "user", c.User)
+	s.journal.Audit(c, changeConfig, valuesText(before, out.Changed), valuesText(s.terms.configured.Load().reply.Values, out.Changed))
+	s.log.Info("configuration reloaded", "file", s.opts.ConfigFile, "changed", out.Changed, "user", c.User)
 	return out, nil
 }
 
-func (d *Daemon) readAgain(ctx context.Context) (control.ReloadReply, error) {
-	out := control.ReloadReply{File: d.opts.ConfigFile, Changed: []string{}}
-	o, warnings, err := d.opts.Load()
+func (s *settings) readAgain(ctx context.Context) (control.ReloadReply, error) {
+	out := control.ReloadReply{File: s.opts.ConfigFile, Changed: []string{}}
+	o, warnings, err := s.opts.Load()
 	if err != nil {
 		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
 	}
-	old := d.terms.configured.Load()
+	old := s.terms.configured.Load()
 	out.Warnings = warnings
 	next := &configured{number: old.number + 1, rules: o.Rules, reply: o.Config}
 	next.reply.Values, out.Changed, out.Restart = merge(old.reply.Values, o.Config.Values)
@@ -235,39 +223,39 @@ func (d *Daemon) readAgain(ctx context.Context) (control.ReloadReply, error) {
 	}) {
 		out.Changed = append(out.Changed, "rules")
 	}
-	cfg := d.inForce(&o)
+	cfg := s.keeper.inForce(&o)
 	if _, err := engine.New(cfg); err != nil {
 		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
 	}
 	// From here on, clients that join get the new terms.
-	d.terms.configured.Store(next)
-	if err := d.reconfigure(ctx, o.Limits, &cfg); err != nil {
+	s.terms.configured.Store(next)
+	if err := s.reconfigure(ctx, o.Limits, &cfg); err != nil {
 		next := *old
 		next.number += 2
-		d.terms.configured.Store(&next)
+		s.terms.configured.Store(&next)
 		return out, unavailable(err)
 	}
-	d.keeper.prune(func(key string) string { return over(next.reply.Values, key) })
-	d.server.SetLimits(o.MaxSessions, o.MaxSessionsPerUID)
-	if d.opts.SetLogLevel != nil {
-		d.opts.SetLogLevel(o.LogLevel)
+	s.keeper.prune(func(key string) string { return over(next.reply.Values, key) })
+	s.access.server.SetLimits(o.MaxSessions, o.MaxSessionsPerUID)
+	if s.opts.SetLogLevel != nil {
+		s.opts.SetLogLevel(o.LogLevel)
 	}
 	return out, nil
 }
 
 // reconfigure applies limits, rules and the engine's settings at once.
-func (d *Daemon) reconfigure(ctx context.Context, limits loop.Limits, cfg *engine.Config) error {
+func (s *settings) reconfigure(ctx context.Context, limits loop.Limits, cfg *engine.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	clients, err := d.loop.Identities(ctx)
+	clients, err := s.access.loop.Identities(ctx)
 	if err != nil {
 		return err
 	}
 	terms := make(map[model.SessionID]loop.Terms, len(clients))
 	for _, who := range clients {
-		terms[who.ID] = d.terms.of(who)
+		terms[who.ID] = s.terms.of(who)
 	}
-	return d.loop.Reconfigure(ctx, limits, terms, func(e *engine.Engine) { change(e, cfg) })
+	return s.access.loop.Reconfigure(ctx, limits, terms, func(e *engine.Engine) { change(e, cfg) })
 }
 
 // change applies what differs. A policy that is set anew would forget its state.

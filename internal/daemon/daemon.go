@@ -22,7 +22,6 @@ import (
 	"xsched/internal/guardian"
 	"xsched/internal/health"
 	"xsched/internal/loop"
-	"xsched/internal/model"
 	"xsched/internal/record"
 	"xsched/internal/session"
 )
@@ -32,37 +31,30 @@ import (
 // free one.
 const sparePs = 8
 
-// Daemon is a running daemon. A server exposes its control.Control to clients.
+// Daemon is a running daemon. It makes the parts, connects them and ends them. The parts own the rest
+// of the state, and serve the requests of clients.
 type Daemon struct {
 	service
 	opts     Options
 	log      *slog.Logger
-	uid      int
-	started  time.Time
 	metrics  *driver.Metrics
 	drivers  *driver.Set
 	loop     *loop.Loop
 	server   *session.Server
 	guardian *guardian.Client
-	recovery *guardian.Recovery // of processes that a previous daemon left
-	record   *record.Log        // nil: no recording
-	access   access
+	record   *record.Log // nil: no recording
+	access   *access
+	keeper   *keeper
+	terms    *terms
+	health   health.Monitor
 
-	keeper *keeper
-	terms  terms
+	unmanaged *unmanaged
+	observer  *observer
 
-	mu        sync.Mutex
-	attaches  map[int]struct{}              // in progress, by PID
-	questions map[model.SessionID]*question // hardware queries in progress
-
-	health health.Monitor
-	lock   *session.Lock
+	lock *session.Lock
 	// listeners are the sockets in the directory.
 	listeners []*net.UnixListener
 	failure   failure
-
-	unmanaged *unmanaged
-	observer  observer
 
 	// shutdown undoes Start, from the last step to the first. closeTime limits it.
 	shutdown  []func()
@@ -73,46 +65,24 @@ type Daemon struct {
 // control interface and calls Close.
 func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
-		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
-		access: access{uid: os.Geteuid()}, metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
-		failure:   failure{ended: make(chan struct{})},
-		closeTime: closeTime,
+		opts: o, log: o.Log, access: &access{uid: os.Geteuid()}, terms: &terms{}, metrics: &driver.Metrics{},
+		failure: failure{ended: make(chan struct{})}, closeTime: closeTime,
 	}
-	d.terms.configured.Store(&configured{rules: o.Rules, reply: o.Config})
 	defer func() {
 		if err != nil {
 			d.Close()
 		}
 	}()
-	if d.log == nil {
-		d.log = slog.New(slog.DiscardHandler)
+	if err := d.complete(); err != nil {
+		return nil, err
 	}
-	d.service = d.newService()
-	if d.opts.Dir == "" {
-		d.opts.Dir = control.DefaultDir(d.uid, os.Getenv)
-	}
-	if d.opts.Dir, err = filepath.Abs(d.opts.Dir); err != nil {
-		return nil, fmt.Errorf("find directory: %w", err)
-	}
-	d.keeper = openKeeper(d.opts.KeepFile, d.log)
-	d.terms.grants.Store(restoreGrants(d.keeper.grants, d.log))
-	d.keeper.prune(func(key string) string { return over(o.Config.Values, key) })
-	eng, err := d.newEngine()
+	d.openState()
+	eng, err := engine.New(d.keeper.inForce(&d.opts))
 	if err != nil {
-		return nil, err
+		return nil, &control.Error{Kind: control.ErrInvalid, Cause: err.Error()}
 	}
-	if err := control.PrepareDir(d.opts.Dir, d.uid); err != nil {
-		return nil, err
-	}
-	if d.lock, err = session.TakeLock(d.opts.Dir); err != nil {
-		return nil, err
-	}
-	d.onClose(d.lock.Release)
-	clients, err := d.listen("unixpacket", filepath.Join(control.ClientDir, control.ClientSocket))
+	clients, err := d.openFolder()
 	if err != nil {
-		return nil, err
-	}
-	if err := d.linkClients(); err != nil {
 		return nil, err
 	}
 	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
@@ -139,6 +109,43 @@ func Start(o Options) (_ *Daemon, err error) {
 	keeping.Go(func() { d.keeper.run(ctx, parts.settings) })
 	d.keepTested(ctx, tests)
 	return d, nil
+}
+
+// complete adds the defaults to the options.
+func (d *Daemon) complete() (err error) {
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.opts.Dir == "" {
+		d.opts.Dir = control.DefaultDir(d.access.uid, os.Getenv)
+	}
+	if d.opts.Dir, err = filepath.Abs(d.opts.Dir); err != nil {
+		return fmt.Errorf("find directory: %w", err)
+	}
+	return nil
+}
+
+// openState reads what a previous daemon kept.
+func (d *Daemon) openState() {
+	d.keeper = openKeeper(d.opts.KeepFile, d.log)
+	d.terms.configured.Store(&configured{rules: d.opts.Rules, reply: d.opts.Config})
+	d.terms.grants.Store(restoreGrants(d.keeper.grants, d.log))
+	d.keeper.prune(func(key string) string { return over(d.opts.Config.Values, key) })
+}
+
+// openFolder takes the runtime folder and opens the socket for clients there.
+func (d *Daemon) openFolder() (clients *net.UnixListener, err error) {
+	if err := control.PrepareDir(d.opts.Dir, d.access.uid); err != nil {
+		return nil, err
+	}
+	if d.lock, err = session.TakeLock(d.opts.Dir); err != nil {
+		return nil, err
+	}
+	d.onClose(d.lock.Release)
+	if clients, err = d.listen("unixpacket", filepath.Join(control.ClientDir, control.ClientSocket)); err != nil {
+		return nil, err
+	}
+	return clients, d.linkClients()
 }
 
 // Alive reports that every vital part of the daemon works. It waits for none of them.
@@ -180,7 +187,7 @@ func (d *Daemon) linkClients() error {
 // peer credentials identify a client, not the file's mode.
 func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 	mode := os.FileMode(0o600)
-	if d.uid == 0 {
+	if d.access.uid == 0 {
 		mode = 0o666
 	}
 	path := filepath.Join(d.opts.Dir, name)
@@ -198,14 +205,6 @@ func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 		}
 	})
 	return l, nil
-}
-
-func (d *Daemon) newEngine() (*engine.Engine, error) {
-	e, err := engine.New(d.inForce(&d.opts))
-	if err != nil {
-		return nil, &control.Error{Kind: control.ErrInvalid, Cause: err.Error()}
-	}
-	return e, nil
 }
 
 // openDrivers detects the drivers of this host, or the selected virtual one.
@@ -251,67 +250,68 @@ func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
 	}
 }
 
-// platform returns the driver that the virtual GPU implements; empty on real GPUs.
-func (d *Daemon) platform() string {
-	if !d.opts.Virtual {
-		return ""
-	}
-	return d.opts.Platform
-}
-
+// assemble starts the guardian, the loop and the server, and makes the parts that use them.
 func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place driver.Place) error {
-	command := d.opts.GuardianCommand
-	if len(command) == 0 {
-		// The running program, not the file that has its name now: an upgrade may have replaced it.
-		command = []string{"/proc/self/exe", "guardian"}
-	}
-	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, terms: &d.terms, wake: make(chan struct{}, 1)}
+	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, terms: d.terms, wake: make(chan struct{}, 1)}
+	d.observer = &observer{access: d.access}
 	cfg := loop.Config{
-		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
+		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.access.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
 		Scan: d.unmanaged.request,
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
-	end, err := d.chronicle.open(&d.opts)
+	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
+	end, err := past.open(&d.opts)
 	if err != nil {
 		return err
 	}
 	d.onClose(end)
-	cfg.Trace = d.chronicle.trace
-	d.recover()
-	d.guardian = guardian.NewClient(guardian.Options{
-		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
-		Busy: d.health.Add("guardian", guardianLimit, false), Alive: d.health.Add(guardianPart, guardianLimit, false),
-	})
-	d.chronicle.faults.guardian = d.guardian
-	d.onClose(d.guardian.Close)
+	cfg.Trace = past.trace
+	recovery := d.recover()
+	d.startGuardian(place)
+	d.service = d.newService(past, recovery)
 	if d.loop, err = loop.New(cfg); err != nil {
 		return err
 	}
-	d.access.loop, d.unmanaged.loop, d.observer.loop = d.loop, d.loop, d.loop
+	d.access.loop = d.loop
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
-		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: d.chronicle.joined, Ended: d.chronicle.ended,
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: past.joined, Ended: past.ended,
 		Terms: d.terms.of, Kept: d.keeper.kept,
 		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err
 	}
-	d.access.server, d.unmanaged.server, d.chronicle.faults.server = d.server, d.server, d.server
+	d.access.server = d.server
 	d.onClose(d.server.Close)
 	return nil
+}
+
+// startGuardian starts the process that resumes attached programs when the daemon goes.
+func (d *Daemon) startGuardian(place driver.Place) {
+	command := d.opts.GuardianCommand
+	if len(command) == 0 {
+		// The running program, not the file that has its name now: an upgrade may have replaced it.
+		command = []string{"/proc/self/exe", "guardian"}
+	}
+	d.guardian = guardian.NewClient(guardian.Options{
+		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
+		Busy: d.health.Add("guardian", guardianLimit, false), Alive: d.health.Add(guardianPart, guardianLimit, false),
+	})
+	d.onClose(d.guardian.Close)
 }
 
 // recoverTime bounds how long the daemon waits at start for processes that a dead daemon left. A
 // silent device delays only its own process.
 const recoverTime = 100 * time.Millisecond
 
-func (d *Daemon) recover() {
-	d.recovery = guardian.Recover(d.opts.Dir, registry.All(), d.log)
+func (d *Daemon) recover() *guardian.Recovery {
+	recovery := guardian.Recover(d.opts.Dir, registry.All(), d.log)
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTime)
 	defer cancel()
-	_ = d.recovery.Wait(ctx, 0)
+	_ = recovery.Wait(ctx, 0)
+	return recovery
 }
 
 // startRecording starts the recording, if one is configured.
@@ -326,7 +326,7 @@ func (d *Daemon) startRecording(eng *engine.Engine, cfg *loop.Config) error {
 	log, err := record.Create(d.opts.Record, record.Options{
 		Log: d.log,
 		Header: record.Header{
-			Program: d.opts.Version, Device: device, Started: d.started, Base: clock.Now(), Config: eng.Config(),
+			Program: d.opts.Version, Device: device, Started: time.Now(), Base: clock.Now(), Config: eng.Config(),
 		},
 	})
 	if err != nil {
@@ -342,13 +342,6 @@ func (d *Daemon) endRecording() {
 	_ = d.record.Close() // the error is in Stats
 	s := d.record.Stats()
 	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", s.Err)
-}
-
-// engineDo runs f on the engine loop, or fails if the loop does not answer in time.
-func (d *Daemon) engineDo(ctx context.Context, f func(e *engine.Engine)) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	return unavailable(d.loop.Engine(ctx, f))
 }
 
 const answerTime = 5 * time.Second

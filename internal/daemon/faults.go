@@ -12,7 +12,6 @@ import (
 	"xsched/internal/journal"
 	"xsched/internal/loop"
 	"xsched/internal/model"
-	"xsched/internal/session"
 )
 
 // faults are the counters of which an increase is a fault, as of the last sample.
@@ -21,7 +20,6 @@ type faults struct {
 	recoveries map[model.SessionID]uint64
 	restarts   int
 	ungranted  ungranted
-	server     *session.Server
 	guardian   *guardian.Client
 }
 
@@ -57,7 +55,7 @@ func (f *faults) find(h *chronicle, programs []loop.ClientView) {
 	now := clock.Now()
 	targets := map[targetKey]targetState{}
 	if len(programs) > 0 {
-		for _, t := range f.server.Stats().Targets {
+		for _, t := range h.access.server.Stats().Targets {
 			key, was := targetKey{t.PID, t.Device}, f.targets[targetKey{t.PID, t.Device}]
 			is := targetState{t.Errors, t.StuckSince != 0 && now.Sub(t.StuckSince) >= stuckTime, t.Off}
 			targets[key] = is

@@ -13,45 +13,39 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
-	"xsched/internal/journal"
-	"xsched/internal/loop"
 	"xsched/internal/model"
 )
 
+// granting changes the grants of sources and applies them to the programs.
+type granting struct {
+	log    *slog.Logger
+	access *access
+	terms  *terms
+	keeper *keeper
+}
+
 // Grants implements control.Control.
-func (d *Daemon) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
-	reply, _, err := d.setGrants(ctx, c, r)
+func (s *granting) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	reply, _, err := s.replace(ctx, c, r)
 	return reply, err
 }
 
-// Grants implements control.Control. One entry of the journal describes the difference.
-func (a audited) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
-	reply, diff, err := a.setGrants(ctx, c, r)
-	switch {
-	case diff != "": // applied, also where the reply failed
-		a.chronicle.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff, Cluster: true})
-	case err != nil && r.Source != "":
-		a.chronicle.refused(c, changeGrants, err)
-	}
-	return reply, err
-}
-
-// setGrants replaces the grants of a source and returns what has changed; empty: nothing has.
-func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, string, error) {
+// replace replaces the grants of a source and returns what has changed; empty: nothing has.
+func (s *granting) replace(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, string, error) {
 	none := control.GrantsReply{}
-	if err := d.access.owner(c, "grants"); err != nil {
+	if err := s.access.owner(c, "grants"); err != nil {
 		return none, "", err
 	}
 	if r.Source == "" {
-		reply, err := d.grantsReply(ctx, d.terms.grants.Load(), "")
+		reply, err := s.reply(ctx, s.terms.grants.Load(), "")
 		return reply, "", err
 	}
 	if err := r.Check(); err != nil {
 		return none, "", err
 	}
-	d.terms.changing.Lock()
-	defer d.terms.changing.Unlock()
-	old := d.terms.grants.Load()
+	s.terms.changing.Lock()
+	defer s.terms.changing.Unlock()
+	old := s.terms.grants.Load()
 	next := maps.Clone(old.sources)
 	if next[r.Source] = slices.Clone(r.Grants); len(r.Grants) == 0 {
 		delete(next, r.Source)
@@ -64,14 +58,14 @@ func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.Gran
 	if change.some() {
 		now = newGrants(old.number+1, next)
 		now.past = old.past.after(old, now)
-		if err := d.applyGrants(ctx, old, now); err != nil {
+		if err := s.apply(ctx, old, now); err != nil {
 			return none, "", err
 		}
-		d.keeper.setGrants(next)
-		d.keeper.flush(ctx)
-		d.log.Info("grants changed", "source", r.Source, "grants", len(r.Grants), "added", change.added, "changed", change.changed, "removed", change.removed, "user", c.User)
+		s.keeper.setGrants(next)
+		s.keeper.flush(ctx)
+		s.log.Info("grants changed", "source", r.Source, "grants", len(r.Grants), "added", change.added, "changed", change.changed, "removed", change.removed, "user", c.User)
 	}
-	reply, err := d.grantsReply(ctx, now, r.Source)
+	reply, err := s.reply(ctx, now, r.Source)
 	reply.Added, reply.Changed, reply.Removed = change.added, change.changed, change.removed
 	return reply, change.text(), err
 }
@@ -91,43 +85,30 @@ func checkTotal(sources map[string][]control.Grant) error {
 	return nil
 }
 
-// applyGrants makes grants take effect for new programs and then for running ones. The engine's thread
+// apply makes grants take effect for new programs and then for running ones. The engine's thread
 // pays for programs of pods with a change only.
-func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
+func (s *granting) apply(ctx context.Context, old, now *grants) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	d.terms.grants.Store(now) // from here on, clients that join get the new terms
-	clients, err := d.loop.Identities(ctx)
+	s.terms.grants.Store(now) // from here on, clients that join get the new terms
+	clients, err := s.access.loop.Identities(ctx)
 	if err == nil {
-		if terms := d.changedTerms(old, now, clients); len(terms) > 0 {
-			err = d.loop.SetAllTerms(ctx, terms)
+		if terms := s.terms.changed(old, now, clients); len(terms) > 0 {
+			err = s.access.loop.SetAllTerms(ctx, terms)
 		}
 	}
 	if err != nil { // programs that joined meanwhile may have them: see grants.unsure
-		d.terms.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, past: old.past, unsure: true})
+		s.terms.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, past: old.past, unsure: true})
 	}
 	return typed(unavailable(err))
 }
 
-// changedTerms returns the terms of clients whose grants differ.
-func (d *Daemon) changedTerms(old, now *grants, clients []loop.Identity) map[model.SessionID]loop.Terms {
-	terms := map[model.SessionID]loop.Terms{}
-	for i := range clients {
-		who := &clients[i]
-		before, after := old.of(who), now.of(who)
-		if old.unsure && who.Program != nil && who.Program.Pod.UID != "" || !before.same(&after) {
-			terms[who.ID] = d.terms.of(*who)
-		}
-	}
-	return terms
-}
-
-// grantsReply lists the grants of a source, or of all, with the programs that have them.
-func (d *Daemon) grantsReply(ctx context.Context, g *grants, source string) (control.GrantsReply, error) {
+// reply lists the grants of a source, or of all, with the programs that have them.
+func (s *granting) reply(ctx context.Context, g *grants, source string) (control.GrantsReply, error) {
 	out := control.GrantsReply{Grants: []control.GrantEntry{}}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	clients, err := d.loop.Identities(ctx)
+	clients, err := s.access.loop.Identities(ctx)
 	if err != nil {
 		return out, typed(unavailable(err))
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"xsched/internal/clock"
-	"xsched/internal/control"
 	"xsched/internal/health"
 	"xsched/internal/logging"
 )
@@ -61,15 +60,4 @@ func (d *Daemon) addParts() parts {
 		holds: d.health.Add("holds", holdsLimit, true), history: d.health.Add("history", historyLimit, true),
 		settings: d.health.Add("settings file", settingsLimit, false), folder: d.health.Add("runtime folder", folderLimit, false),
 	}
-}
-
-// Parts implements control.Control.
-func (d *Daemon) Parts() []control.Part {
-	states, remedy := d.health.States(), remedies()
-	out := make([]control.Part, 0, len(states))
-	for i := range states {
-		s := &states[i]
-		out = append(out, control.Part{Name: s.Name, AgeNS: s.Age.Nanoseconds(), LimitNS: s.Limit.Nanoseconds(), Vital: s.Vital, Late: s.Late(), Remedy: remedy[s.Name]})
-	}
-	return out
 }

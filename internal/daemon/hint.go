@@ -15,26 +15,26 @@ import (
 )
 
 // Hint implements control.Control.
-func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
+func (p *processes) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	change, err := r.Change()
 	if err != nil {
 		return control.HintReply{}, err
 	}
-	s, err := d.access.find(ctx, c, r.PID)
+	s, err := p.access.find(ctx, c, r.PID)
 	if err != nil {
 		return control.HintReply{}, err
 	}
 	r.PID = shownPID(c, s.Identity)
 	if r.Queue == nil && r.Level != nil {
-		if err := d.canDo(s, model.Level(*r.Level)); err != nil {
+		if err := p.canDo(s, model.Level(*r.Level)); err != nil {
 			return control.HintReply{}, err
 		}
 	}
 	_, raises := change.Top()
 	check := together(change)
-	if d.access.mayHave(c, &change) != nil {
+	if p.access.mayHave(c, &change) != nil {
 		raises = false // what a grant permits ends with it
-		granted := func() error { return d.granted(c, &s.Identity, r.PID, &change) }
+		granted := func() error { return p.granted(c, &s.Identity, r.PID, &change) }
 		if err := granted(); err != nil {
 			return control.HintReply{}, err
 		}
@@ -53,11 +53,11 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	var hint model.Hint
 	if r.Queue != nil {
-		hint, err = d.queueHint(ctx, s, edit)
+		hint, err = p.queueHint(ctx, s, edit)
 	} else {
-		hint, err = d.loop.EditHint(ctx, edit)
+		hint, err = p.access.loop.EditHint(ctx, edit)
 	}
-	pod := d.terms.podOf(&s.Identity)
+	pod := p.terms.podOf(&s.Identity)
 	switch {
 	case errors.Is(err, loop.ErrUnknownPID):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
@@ -72,10 +72,10 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 		return control.HintReply{}, typed(err)
 	}
 	if r.Queue == nil && !change.Empty() {
-		d.keepProcess(ctx, c, s)
+		p.keepProcess(ctx, c, s)
 	}
 	if r.Level != nil {
-		if err := d.settle(ctx, s.PID, *r.Level); err != nil {
+		if err := p.settle(ctx, s.PID, *r.Level); err != nil {
 			return control.HintReply{}, err
 		}
 	}
@@ -83,8 +83,8 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 }
 
 // settle waits until a new level is in force: a process that is suspended at the old one changes over.
-func (d *Daemon) settle(ctx context.Context, pid, level int) error {
-	switch err := d.loop.Settle(ctx, pid); {
+func (p *processes) settle(ctx context.Context, pid, level int) error {
+	switch err := p.access.loop.Settle(ctx, pid); {
 	case err == nil, errors.Is(err, loop.ErrUnknownPID):
 		return nil // what has ended needs no change
 	case errors.Is(err, context.DeadlineExceeded):
@@ -97,7 +97,7 @@ func (d *Daemon) settle(ctx context.Context, pid, level int) error {
 }
 
 // queueHint changes one queue. Hints that the hardware applies to a whole process are refused.
-func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, edit loop.HintEdit) (model.Hint, error) {
+func (p *processes) queueHint(ctx context.Context, s loop.ClientView, edit loop.HintEdit) (model.Hint, error) {
 	for _, f := range model.HintFields() {
 		if f.Process && edit.Change.Has(f.Name) {
 			return model.Hint{}, control.Errorf(control.ErrInvalid, "omit --queue", "%s applies to a process, not to a queue", strings.ReplaceAll(f.Name, "_", " "))
@@ -111,7 +111,7 @@ func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, edit loop.Hin
 		}
 		return model.Hint{}, loop.ErrUnknownQueue
 	}
-	return d.loop.EditHint(ctx, edit)
+	return p.access.loop.EditHint(ctx, edit)
 }
 
 // together checks the combination of changed and existing hints.

@@ -10,13 +10,12 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/health"
 	"xsched/internal/identity"
-	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
 )
 
 // observer reports to the loop whether programs work whose submissions no hook sees.
-type observer struct{ loop *loop.Loop }
+type observer struct{ access *access }
 
 // run observes connected programs without hooks, until ctx ends.
 func (o *observer) run(ctx context.Context, part *health.Part) {
@@ -30,7 +29,7 @@ func (o *observer) run(ctx context.Context, part *health.Part) {
 		case <-t.C:
 		}
 		part.Beat()
-		programs, err := o.loop.Bare(ctx)
+		programs, err := o.access.loop.Bare(ctx)
 		if err != nil {
 			continue
 		}
@@ -98,5 +97,5 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 // observe reports to the loop whether a process works.
 func (o *observer) observe(m *cpuMeter, user identity.User, id model.SessionID, pid int) {
 	cpu, err := clock.CPUTime(pid)
-	_ = o.loop.Observe(user, id, m.look(time.Now(), cpu, err))
+	_ = o.access.loop.Observe(user, id, m.look(time.Now(), cpu, err))
 }

@@ -182,15 +182,3 @@ func (p *podGrant) refusal(pid int) error {
 
 // name returns "namespace/pod/container"; empty: not in a known pod.
 func (p *podGrant) name() string { return control.PodName(p.namespace, p.pod, p.container) }
-
-// granted returns nil if the grant of a process permits what exceeds the limits of the caller. pid is the
-// process in the namespace of the caller.
-func (d *Daemon) granted(c control.Caller, who *loop.Identity, pid int, change *model.HintChange) error {
-	pod := d.terms.podOf(who)
-	rest := pod.without(change)
-	err := d.access.mayHave(c, &rest)
-	if err != nil && pod.limits() {
-		err = pod.refusal(pid)
-	}
-	return err
-}

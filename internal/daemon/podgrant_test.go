@@ -100,8 +100,8 @@ func TestWithinGrant(t *testing.T) {
 
 // TestChangedTerms: a change of one pod costs the engine's thread nothing for others.
 func TestChangedTerms(t *testing.T) {
-	d := &Daemon{}
-	d.terms.configured.Store(&configured{})
+	d := &terms{}
+	d.configured.Store(&configured{})
 	named := control.Grant{ID: "a", Namespace: "ml", Pod: "serve-0", PodUID: testPodUID}
 	with, other := named, named
 	with.Priority = new(int32(5))
@@ -122,8 +122,8 @@ func TestChangedTerms(t *testing.T) {
 		"the end":       {set(with, other), set(), 2},
 		"after a fault": {&grants{pods: set(with, other).pods, unsure: true}, set(with, other), 2},
 	} {
-		d.terms.grants.Store(test.now)
-		if got := d.changedTerms(test.old, test.now, clients); len(got) != test.want {
+		d.grants.Store(test.now)
+		if got := d.changed(test.old, test.now, clients); len(got) != test.want {
 			t.Errorf("%s: terms of %d clients change, want %d", name, len(got), test.want)
 		}
 	}

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"xsched/internal/control"
@@ -15,6 +16,14 @@ import (
 // queuesTime bounds the wait for a device that may hang.
 const queuesTime = 2 * time.Second
 
+// queries asks the hardware about the queues of programs.
+type queries struct {
+	access *access
+
+	mu   sync.Mutex
+	open map[model.SessionID]*question // in progress
+}
+
 // question is a hardware query of a session.
 type question struct {
 	answered chan struct{}
@@ -24,27 +33,27 @@ type question struct {
 
 // ask joins the session's query in progress or starts one. A hung device thus has one query at
 // most, and the next suspension waits for no more than that.
-func (d *Daemon) ask(session model.SessionID, pid int) *question {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if q := d.questions[session]; q != nil {
-		return q
+func (q *queries) ask(session model.SessionID, pid int) *question {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if one := q.open[session]; one != nil {
+		return one
 	}
-	q := &question{answered: make(chan struct{})}
-	d.questions[session] = q
+	one := &question{answered: make(chan struct{})}
+	q.open[session] = one
 	go func() {
-		q.queues, q.err = d.hardwareQueues(context.Background(), pid) // independent of the first caller's context
-		d.mu.Lock()
-		delete(d.questions, session)
-		d.mu.Unlock()
-		close(q.answered)
+		one.queues, one.err = q.hardwareQueues(context.Background(), pid) // independent of the first caller's context
+		q.mu.Lock()
+		delete(q.open, session)
+		q.mu.Unlock()
+		close(one.answered)
 	}()
-	return q
+	return one
 }
 
 // Queues implements control.Control: it queries a program's hardware.
-func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
-	s, err := d.access.find(ctx, c, r.PID)
+func (q *queries) Queues(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
+	s, err := q.access.find(ctx, c, r.PID)
 	if err != nil {
 		return control.HardwareQueues{}, err
 	}
@@ -52,24 +61,24 @@ func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.Process
 	out := control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{}}
 	ctx, cancel := context.WithTimeout(ctx, queuesTime)
 	defer cancel()
-	q := d.ask(s.ID, s.PID)
+	one := q.ask(s.ID, s.PID)
 	select {
-	case <-q.answered:
+	case <-one.answered:
 	case <-ctx.Done():
 		return out, control.Errorf(control.ErrUnavailable, "", "list queues of process %d: the device does not answer", r.PID)
 	}
 	switch {
-	case errors.Is(q.err, loop.ErrUnknownPID):
+	case errors.Is(one.err, loop.ErrUnknownPID):
 		return out, control.Errorf(control.ErrNotFound, "it may have ended", "process %d is not managed", r.PID)
-	case q.err != nil:
-		return out, control.Errorf(control.ErrUnavailable, "", "list queues of process %d: %v", r.PID, q.err)
+	case one.err != nil:
+		return out, control.Errorf(control.ErrUnavailable, "", "list queues of process %d: %v", r.PID, one.err)
 	}
-	out.Queues = append(out.Queues, q.queues...)
+	out.Queues = append(out.Queues, one.queues...)
 	return out, nil
 }
 
-func (d *Daemon) hardwareQueues(ctx context.Context, pid int) ([]control.HardwareQueue, error) {
-	all, err := d.server.HardwareQueues(ctx, pid)
+func (q *queries) hardwareQueues(ctx context.Context, pid int) ([]control.HardwareQueue, error) {
+	all, err := q.access.server.HardwareQueues(ctx, pid)
 	var out []control.HardwareQueue
 	for _, q := range all {
 		out = append(out, control.HardwareQueue{

@@ -48,7 +48,7 @@ func TestHungDeviceHasOneQuery(t *testing.T) {
 		if err == nil {
 			t.Fatal("a hung device answered")
 		}
-		most = max(most, goroutinesIn("Daemon).hardwareQueues"))
+		most = max(most, goroutinesIn("queries).hardwareQueues"))
 	}
 	if most != 1 {
 		t.Errorf("%d concurrent queries, want 1", most)

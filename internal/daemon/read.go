@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"os"
 	"runtime"
@@ -13,6 +14,9 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
+	"xsched/internal/driver"
+	"xsched/internal/guardian"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/logging"
 	"xsched/internal/loop"
@@ -21,36 +25,53 @@ import (
 	"xsched/internal/wire"
 )
 
+// views answers requests that only read.
+type views struct {
+	opts     *Options
+	log      *slog.Logger
+	started  time.Time
+	access   *access
+	terms    *terms
+	drivers  *driver.Set
+	metrics  *driver.Metrics
+	guardian *guardian.Client
+	health   *health.Monitor
+	threads  *threads
+	users    *userNames
+
+	unmanaged *unmanaged
+}
+
 // Version implements control.Control.
-func (d *Daemon) Version(_ context.Context, c control.Caller) (control.Version, error) {
-	v := control.Version{
-		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
-		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.loop.LimitOf(identity.Nobody, nil).Priority > 0, StartedNS: d.started.UnixNano(),
+func (v *views) Version(_ context.Context, c control.Caller) (control.Version, error) {
+	out := control.Version{
+		Version: v.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: v.access.uid, Dir: v.opts.Dir,
+		Virtual: v.opts.Virtual, Platform: v.platform(), AllowPriority: v.access.loop.LimitOf(identity.Nobody, nil).Priority > 0, StartedNS: v.started.UnixNano(),
 	}
 	top := int32(model.PriorityMax)
-	if limit := d.loop.Cap(c.User, c.Groups); limit.On {
+	if limit := v.access.loop.Cap(c.User, c.Groups); limit.On {
 		top = int32(limit.Priority)
 	}
-	v.MaxPriority = &top
-	cfg := d.loop.Config()
-	v.Policy = cfg.Policy
-	v.Mode, v.ModeLevel = modeOf(&cfg)
-	return v, nil
+	out.MaxPriority = &top
+	cfg := v.access.loop.Config()
+	out.Policy = cfg.Policy
+	out.Mode, out.ModeLevel = modeOf(&cfg)
+	return out, nil
 }
 
 // List implements control.Control.
-func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, error) {
-	cfg := d.loop.Config()
+func (v *views) List(ctx context.Context, c control.Caller) (control.List, error) {
+	cfg := v.access.loop.Config()
 	out := control.List{
-		Policy: cfg.Policy, DefaultInFlight: cfg.InFlight, DefaultBatch: cfg.Batch, Processes: []control.Process{}, Devices: settings(&cfg),
+		Policy: cfg.Policy, DefaultInFlight: cfg.InFlight, DefaultBatch: cfg.Batch, Processes: []control.Process{}, Devices: deviceSettings(&cfg),
 	}
 	out.Mode, out.ModeLevel = modeOf(&cfg)
-	all, err := d.access.sessions(ctx)
+	all, err := v.access.sessions(ctx)
 	if err != nil {
 		return control.List{}, err
 	}
 	for _, s := range all {
-		if p, ok := d.show(c, s); ok {
+		if p, ok := v.show(c, s); ok {
 			out.Processes = append(out.Processes, p)
 		}
 	}
@@ -145,19 +166,19 @@ func causes(by map[int]uint64) []control.Cause {
 
 // Devices implements control.Control: the GPUs that processes use and those the driver reports. A caller
 // in a container gets numbers of its own processes: others would show who else uses a GPU, and when.
-func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices, error) {
-	all, err := d.access.sessions(ctx)
+func (v *views) Devices(ctx context.Context, c control.Caller) (control.Devices, error) {
+	all, err := v.access.sessions(ctx)
 	if err != nil {
 		return control.Devices{}, err
 	}
 	byID := map[model.DeviceID]*control.Device{}
 	get := func(id model.DeviceID) *control.Device {
 		if byID[id] == nil {
-			byID[id] = d.describe(id, all)
+			byID[id] = v.describe(id, all)
 		}
 		return byID[id]
 	}
-	listed := d.drivers.Devices()
+	listed := v.drivers.Devices()
 	for _, id := range listed {
 		get(id)
 	}
@@ -194,18 +215,18 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 		}
 	}
 	if c.User.Host() {
-		times, err := d.loop.GPUs(ctx)
+		times, err := v.access.loop.GPUs(ctx)
 		if err != nil {
 			return control.Devices{}, unavailable(err)
 		}
 		for id, t := range times {
 			get(id).BusyNS, get(id).Utilization = t.Busy.Nanoseconds(), t.Share
 		}
-		for id, n := range d.unmanaged.count() {
+		for id, n := range v.unmanaged.count() {
 			get(id).Others = n
 		}
 	}
-	config := d.loop.Config()
+	config := v.access.loop.Config()
 	for id, dev := range byID {
 		cfg := config.On(id)
 		dev.Policy = cfg.Policy
@@ -219,14 +240,14 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 }
 
 // Stats implements control.Control and works even while the engine is blocked.
-func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, error) {
+func (v *views) Stats(_ context.Context, c control.Caller) (control.Stats, error) {
 	if err := onHost(c, "statistics"); err != nil {
 		return control.Stats{}, err
 	}
-	h, s := d.loop.Stats(), d.server.Stats()
-	m := d.metrics
+	h, s := v.access.loop.Stats(), v.access.server.Stats()
+	m := v.metrics
 	st := control.Stats{
-		UptimeNS: time.Since(d.started).Nanoseconds(), Scheduling: h.Scheduling,
+		UptimeNS: time.Since(v.started).Nanoseconds(), Scheduling: h.Scheduling,
 		Sessions: s.Sessions, Queues: h.Queues, SessionsTotal: s.SessionsTotal, Refused: s.Refused, OpenFDs: openFDs(), Goroutines: runtime.NumGoroutine(),
 		Wakes: h.Wakes, Doorbells: h.Rings, Decisions: h.Decisions,
 		BusyToDecision: histogram(h.BusyToDecision), Decision: histogram(h.Decision), HeartbeatLate: histogram(h.Late),
@@ -244,14 +265,14 @@ func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, erro
 	st.QueueWait = histogram(h.Waits)
 	st.QueuesRefused = h.RefusedQueues
 	st.FoldedQueues, st.Throttled, st.RequestsRefused, st.Snapshots = h.Folded, h.Throttled, h.Busy, h.Snapshots
-	if l, ok := d.log.Handler().(*logging.Log); ok {
+	if l, ok := v.log.Handler().(*logging.Log); ok {
 		c := l.Counts()
 		st.LogSuppressed, st.LogDropped = c.Suppressed, c.Dropped
 	}
 	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
 	now := clock.Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
-	st.Parts = d.Parts()
+	st.Parts = v.Parts()
 	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
@@ -262,7 +283,7 @@ func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, erro
 		}
 		st.Targets = append(st.Targets, ts)
 	}
-	st.Guardian.PID, st.Guardian.Attached, st.Guardian.Restarts = d.guardian.Stats()
+	st.Guardian.PID, st.Guardian.Attached, st.Guardian.Restarts = v.guardian.Stats()
 	return st, nil
 }
 
@@ -272,4 +293,41 @@ func openFDs() int {
 		return 0
 	}
 	return len(entries) - 1 // without the descriptor of the directory
+}
+
+// platform returns the driver that the virtual GPU implements; empty on real GPUs.
+func (v *views) platform() string {
+	if !v.opts.Virtual {
+		return ""
+	}
+	return v.opts.Platform
+}
+
+// show returns a process as a caller may see it, without a PID of another namespace.
+func (v *views) show(c control.Caller, s loop.ClientView) (p control.Process, ok bool) {
+	if !visible(c, &s) {
+		return p, false
+	}
+	p = process(s).For(c)
+	p.PID, p.User = shownPID(c, s.Identity), v.users.of(s.User)
+	p.Impaired = v.threads.of(s.ID)
+	pod := v.terms.podOf(&s.Identity)
+	p.Namespace, p.Pod, p.PodContainer, p.Class = pod.namespace, pod.pod, pod.container, pod.class
+	if !c.User.Host() {
+		for i := range p.Queues {
+			p.Queues[i].PreemptedBy = anonymous(p.Queues[i].PreemptedBy)
+		}
+	}
+	return p, true
+}
+
+// Parts implements control.Control.
+func (v *views) Parts() []control.Part {
+	states, remedy := v.health.States(), remedies()
+	out := make([]control.Part, 0, len(states))
+	for i := range states {
+		s := &states[i]
+		out = append(out, control.Part{Name: s.Name, AgeNS: s.Age.Nanoseconds(), LimitNS: s.Limit.Nanoseconds(), Vital: s.Vital, Late: s.Late(), Remedy: remedy[s.Name]})
+	}
+	return out
 }

@@ -10,6 +10,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/identity"
 	"xsched/internal/loop"
+	"xsched/internal/model"
 )
 
 // terms are what the rules of the configuration and the grants give to programs.
@@ -62,4 +63,17 @@ func (t *terms) groupOf(who *loop.Identity) string {
 	pod := t.podOf(who)
 	pod.apply(&out)
 	return out.Grant.Group
+}
+
+// changed returns the terms of clients whose grants differ.
+func (t *terms) changed(old, now *grants, clients []loop.Identity) map[model.SessionID]loop.Terms {
+	out := map[model.SessionID]loop.Terms{}
+	for i := range clients {
+		who := &clients[i]
+		before, after := old.of(who), now.of(who)
+		if old.unsure && who.Program != nil && who.Program.Pod.UID != "" || !before.same(&after) {
+			out[who.ID] = t.of(*who)
+		}
+	}
+	return out
 }

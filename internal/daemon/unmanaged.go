@@ -13,9 +13,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/health"
-	"xsched/internal/loop"
 	"xsched/internal/model"
-	"xsched/internal/session"
 )
 
 // The pause between two scans grows with the number of processes on the host.
@@ -38,8 +36,7 @@ func untilNextScan(took time.Duration) time.Duration {
 type unmanaged struct {
 	log     *slog.Logger
 	drivers *driver.Set
-	loop    *loop.Loop
-	server  *session.Server
+	access  *access
 	terms   *terms
 	wake    chan struct{} // requests a scan
 
@@ -86,7 +83,7 @@ func (u *unmanaged) scan(ctx context.Context) (took time.Duration) {
 	u.mu.Lock()
 	judged := maps.Clone(u.departed)
 	u.mu.Unlock()
-	managed := u.server.PIDs()
+	managed := u.access.server.PIDs()
 	var users map[model.DeviceID][]int
 	if len(managed) > 0 { // otherwise nothing is scheduled
 		began := time.Now()
@@ -96,7 +93,7 @@ func (u *unmanaged) scan(ctx context.Context) (took time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now, shared := u.merge(users, judged)
-	if u.loop.SetOutsiders(ctx, shared) != nil {
+	if u.access.loop.SetOutsiders(ctx, shared) != nil {
 		return took
 	}
 	for gpu := range u.on {
@@ -161,7 +158,7 @@ func (u *unmanaged) left(pid int) {
 	// The next scan repeats it if the loop does not answer; the session must go on ending.
 	ctx, cancel := context.WithTimeout(context.Background(), leftTime)
 	defer cancel()
-	if u.loop.AddOutsider(ctx, gpus) == nil {
+	if u.access.loop.AddOutsider(ctx, gpus) == nil {
 		u.log.Info("program became unmanaged", "pid", pid)
 		for _, gpu := range gpus {
 			u.add(gpu, pid)
