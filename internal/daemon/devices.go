@@ -51,3 +51,46 @@ func deviceSettings(c *engine.Config) []control.DeviceSetting {
 	}
 	return out
 }
+
+// gpuTable collects the GPUs of an answer.
+type gpuTable struct {
+	views  *views
+	all    []loop.ClientView
+	listed []model.DeviceID // by the driver
+	byID   map[model.DeviceID]*control.Device
+}
+
+func (t *gpuTable) get(id model.DeviceID) *control.Device {
+	if t.byID[id] == nil {
+		t.byID[id] = t.views.describe(id, t.all)
+	}
+	return t.byID[id]
+}
+
+// add adds the GPUs of a process, with its numbers if they count.
+func (t *gpuTable) add(s *loop.ClientView, count bool) {
+	mine := map[model.DeviceID]bool{}
+	for _, q := range s.Queues {
+		if !q.Competes && !slices.Contains(t.listed, q.Device) {
+			continue // the process invented the device
+		}
+		mine[q.Device] = true
+		if dev := t.get(q.Device); count {
+			dev.Queues++
+			dev.BusyNS += q.Ran.Nanoseconds()
+		}
+	}
+	for _, share := range s.Shares {
+		if dev := t.get(share.Device); count {
+			dev.Utilization = min(dev.Utilization+share.Share, 1)
+		}
+	}
+	for gpu := range s.Caps {
+		mine[gpu] = true
+	}
+	for id := range mine {
+		if dev := t.get(id); count {
+			dev.Processes++
+		}
+	}
+}

@@ -30,46 +30,20 @@ func (p *processes) Hint(ctx context.Context, c control.Caller, r control.HintRe
 			return control.HintReply{}, err
 		}
 	}
-	_, raises := change.Top()
-	check := together(change)
-	if p.access.mayHave(c, &change) != nil {
-		raises = false // what a grant permits ends with it
-		granted := func() error { return p.granted(c, &s.Identity, r.PID, &change) }
-		if err := granted(); err != nil {
-			return control.HintReply{}, err
-		}
-		check = func(h *model.Hint) error { // on the loop: the grant may have ended meanwhile
-			if err := granted(); err != nil {
-				return err
-			}
-			return together(change)(h)
-		}
+	edit, err := p.edit(c, &s, r, change)
+	if err != nil {
+		return control.HintReply{}, err
 	}
 	ctx, cancel := context.WithTimeout(loop.WithUser(ctx, c.User), answerTime)
 	defer cancel()
-	edit := loop.HintEdit{
-		PID: s.PID, Queue: r.Queue, Change: change, Raises: raises, Check: check,
-		Pins: c.User.Root() && !s.User.Root() && !change.Empty(),
-	}
 	var hint model.Hint
 	if r.Queue != nil {
 		hint, err = p.queueHint(ctx, s, edit)
 	} else {
 		hint, err = p.access.loop.EditHint(ctx, edit)
 	}
-	pod := p.terms.podOf(&s.Identity)
-	switch {
-	case errors.Is(err, loop.ErrUnknownPID):
-		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
-	case errors.Is(err, loop.ErrPinned) && pod.hints != nil:
-		return control.HintReply{}, pod.refusal(r.PID)
-	case errors.Is(err, loop.ErrPinned):
-		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or ask the administrator", "root has set this hint of process %d", r.PID)
-	case errors.Is(err, loop.ErrUnknownQueue):
-		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
-	}
-	if err := unavailable(err); err != nil {
-		return control.HintReply{}, typed(err)
+	if err != nil {
+		return control.HintReply{}, p.hintError(&s, r, err)
 	}
 	if r.Queue == nil && !change.Empty() {
 		p.keepProcess(ctx, c, s)
@@ -80,6 +54,45 @@ func (p *processes) Hint(ctx context.Context, c control.Caller, r control.HintRe
 		}
 	}
 	return control.HintReply{PID: r.PID, Queue: r.Queue, Hints: control.HintsOf(&hint)}, nil
+}
+
+// edit returns the change for the loop, or an error if neither the caller nor the grant permits it.
+func (p *processes) edit(c control.Caller, s *loop.ClientView, r control.HintRequest, change model.HintChange) (loop.HintEdit, error) {
+	_, raises := change.Top()
+	check := together(change)
+	if p.access.mayHave(c, &change) != nil {
+		raises = false // what a grant permits ends with it
+		granted := func() error { return p.granted(c, &s.Identity, r.PID, &change) }
+		if err := granted(); err != nil {
+			return loop.HintEdit{}, err
+		}
+		check = func(h *model.Hint) error { // on the loop: the grant may have ended meanwhile
+			if err := granted(); err != nil {
+				return err
+			}
+			return together(change)(h)
+		}
+	}
+	return loop.HintEdit{
+		PID: s.PID, Queue: r.Queue, Change: change, Raises: raises, Check: check,
+		Pins: c.User.Root() && !s.User.Root() && !change.Empty(),
+	}, nil
+}
+
+// hintError converts an error of the loop.
+func (p *processes) hintError(s *loop.ClientView, r control.HintRequest, err error) error {
+	pod := p.terms.podOf(&s.Identity)
+	switch {
+	case errors.Is(err, loop.ErrUnknownPID):
+		return control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
+	case errors.Is(err, loop.ErrPinned) && pod.hints != nil:
+		return pod.refusal(r.PID)
+	case errors.Is(err, loop.ErrPinned):
+		return control.Errorf(control.ErrNotAllowed, "use sudo, or ask the administrator", "root has set this hint of process %d", r.PID)
+	case errors.Is(err, loop.ErrUnknownQueue):
+		return control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
+	}
+	return typed(unavailable(err))
 }
 
 // settle waits until a new level is in force: a process that is suspended at the old one changes over.

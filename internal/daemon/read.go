@@ -171,48 +171,12 @@ func (v *views) Devices(ctx context.Context, c control.Caller) (control.Devices,
 	if err != nil {
 		return control.Devices{}, err
 	}
-	byID := map[model.DeviceID]*control.Device{}
-	get := func(id model.DeviceID) *control.Device {
-		if byID[id] == nil {
-			byID[id] = v.describe(id, all)
-		}
-		return byID[id]
+	gpus := gpuTable{views: v, all: all, byID: map[model.DeviceID]*control.Device{}, listed: v.drivers.Devices()}
+	for _, id := range gpus.listed {
+		gpus.get(id)
 	}
-	listed := v.drivers.Devices()
-	for _, id := range listed {
-		get(id)
-	}
-	for _, s := range all {
-		count := visible(c, &s)
-		mine := map[model.DeviceID]bool{}
-		for _, q := range s.Queues {
-			if !q.Competes && !slices.Contains(listed, q.Device) {
-				continue // the process invented the device
-			}
-			mine[q.Device] = true
-			if dev := get(q.Device); count {
-				dev.Queues++
-				dev.BusyNS += q.Ran.Nanoseconds()
-			}
-		}
-		for _, share := range s.Shares {
-			if dev := get(share.Device); count {
-				dev.Utilization = min(dev.Utilization+share.Share, 1)
-			}
-		}
-		for gpu := range s.Caps {
-			mine[gpu] = true
-		}
-		for id := range mine {
-			if dev := get(id); count {
-				dev.Processes++
-			}
-		}
-	}
-	if !c.User.Host() {
-		for _, dev := range byID {
-			dev.Access = nil // says how the host is set up
-		}
+	for i := range all {
+		gpus.add(&all[i], visible(c, &all[i]))
 	}
 	if c.User.Host() {
 		times, err := v.access.loop.GPUs(ctx)
@@ -220,21 +184,22 @@ func (v *views) Devices(ctx context.Context, c control.Caller) (control.Devices,
 			return control.Devices{}, unavailable(err)
 		}
 		for id, t := range times {
-			get(id).BusyNS, get(id).Utilization = t.Busy.Nanoseconds(), t.Share
+			gpus.get(id).BusyNS, gpus.get(id).Utilization = t.Busy.Nanoseconds(), t.Share
 		}
 		for id, n := range v.unmanaged.count() {
-			get(id).Others = n
+			gpus.get(id).Others = n
 		}
 	}
 	config := v.access.loop.Config()
-	for id, dev := range byID {
-		cfg := config.On(id)
+	out := control.Devices{Devices: []control.Device{}}
+	for _, id := range slices.Sorted(maps.Keys(gpus.byID)) {
+		dev, cfg := gpus.byID[id], config.On(id)
 		dev.Policy = cfg.Policy
 		dev.Mode, dev.ModeLevel = modeOf(&cfg)
-	}
-	out := control.Devices{Devices: []control.Device{}}
-	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		out.Devices = append(out.Devices, *byID[id])
+		if !c.User.Host() {
+			dev.Access = nil // says how the host is set up
+		}
+		out.Devices = append(out.Devices, *dev)
 	}
 	return out, nil
 }

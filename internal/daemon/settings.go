@@ -32,7 +32,6 @@ type settings struct {
 
 // Policy implements control.Control.
 func (s *settings) Policy(ctx context.Context, c control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
-	quantum := time.Duration(r.QuantumUS) * time.Microsecond
 	changes := r.Name != "" || r.QuantumUS != 0
 	if changes {
 		if err := s.access.owner(c, "policy"); err != nil {
@@ -49,36 +48,16 @@ func (s *settings) Policy(ctx context.Context, c control.Caller, r control.Polic
 	if r.QuantumUS != 0 && gpu != 0 {
 		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "omit the device", "the quantum applies to all GPUs")
 	}
-	out := control.PolicyReply{Available: policy.Names(), Summaries: map[string]string{}}
-	var bad error
 	if changes {
-		err := s.engineDo(ctx, func(e *engine.Engine) {
-			switch {
-			case r.Name == "":
-			case gpu == 0:
-				bad = e.SetPolicy(r.Name)
-			case r.Name == control.DefaultSetting:
-				bad = e.SetDevicePolicy(gpu, "")
-			default:
-				bad = e.SetDevicePolicy(gpu, r.Name)
-			}
-			if bad == nil && r.QuantumUS != 0 {
-				e.SetQuantum(quantum)
-			}
-		})
-		if err != nil {
+		if err := s.setPolicy(ctx, r, gpu); err != nil {
 			return control.PolicyReply{}, err
 		}
 	}
-	if errors.Is(bad, policy.ErrUnknown) {
-		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(policy.Suggest(r.Name), ", "), "unknown policy %q", r.Name)
-	}
-	if bad != nil {
-		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "", "%v", bad)
-	}
 	all := s.access.loop.Config()
 	cfg := all.On(gpu)
-	out.Name, out.QuantumUS, out.Devices = cfg.Policy, cfg.Quantum.Microseconds(), deviceSettings(&all)
+	out := control.PolicyReply{
+		Name: cfg.Policy, QuantumUS: cfg.Quantum.Microseconds(), Devices: deviceSettings(&all), Available: policy.Names(), Summaries: map[string]string{},
+	}
 	if !slices.Contains(out.Available, out.Name) {
 		out.Available = append(out.Available, out.Name) // with a strategy, for measurements
 	}
@@ -90,19 +69,40 @@ func (s *settings) Policy(ctx context.Context, c control.Caller, r control.Polic
 			s.keepSetting(ctx, gpu, keyPolicy, setOrDefault(r.Name, out.Name))
 		}
 		if r.QuantumUS != 0 {
-			s.keepSetting(ctx, 0, keyQuantum, quantum.String())
+			s.keepSetting(ctx, 0, keyQuantum, microseconds(r.QuantumUS).String())
 		}
 		s.log.Info("policy changed", "device", r.Device, "policy", out.Name, "quantum_us", out.QuantumUS, "user", c.User)
 	}
 	return out, nil
 }
 
+func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// setPolicy changes the policy of a GPU, or of all if gpu is 0, and the quantum.
+func (s *settings) setPolicy(ctx context.Context, r control.PolicyRequest, gpu model.DeviceID) error {
+	err := s.changeEngine(ctx, func(e *engine.Engine) (err error) {
+		switch {
+		case r.Name == "":
+		case gpu == 0:
+			err = e.SetPolicy(r.Name)
+		case r.Name == control.DefaultSetting:
+			err = e.SetDevicePolicy(gpu, "")
+		default:
+			err = e.SetDevicePolicy(gpu, r.Name)
+		}
+		if err == nil && r.QuantumUS != 0 {
+			e.SetQuantum(microseconds(r.QuantumUS))
+		}
+		return err
+	})
+	if errors.Is(err, policy.ErrUnknown) {
+		return control.Errorf(control.ErrInvalid, "use one of "+strings.Join(policy.Suggest(r.Name), ", "), "unknown policy %q", r.Name)
+	}
+	return err
+}
+
 // Mode implements control.Control.
 func (s *settings) Mode(ctx context.Context, c control.Caller, r control.ModeRequest) (control.ModeReply, error) {
-	var names []string
-	for _, m := range model.Modes {
-		names = append(names, string(m))
-	}
 	if r.Mode != "" {
 		if err := s.access.owner(c, "mode"); err != nil {
 			return control.ModeReply{}, err
@@ -112,41 +112,46 @@ func (s *settings) Mode(ctx context.Context, c control.Caller, r control.ModeReq
 	if err != nil {
 		return control.ModeReply{}, err
 	}
-	toDefault := gpu != 0 && r.Mode == control.DefaultSetting && r.Level == 0
-	if r.Mode != "" && !toDefault {
-		if err := s.checkMode(ctx, r, gpu, names); err != nil {
-			return control.ModeReply{}, err
-		}
-	}
-	out := control.ModeReply{Available: names}
-	var bad error
 	if r.Mode != "" {
-		err := s.engineDo(ctx, func(e *engine.Engine) {
-			switch {
-			case toDefault:
-				bad = e.SetDeviceMode(gpu, "", 0)
-			case gpu == 0:
-				bad = e.SetMode(model.Mode(r.Mode), model.Level(r.Level))
-			default:
-				bad = e.SetDeviceMode(gpu, model.Mode(r.Mode), model.Level(r.Level))
-			}
-		})
-		if err != nil {
+		if err := s.setMode(ctx, r, gpu); err != nil {
 			return control.ModeReply{}, err
 		}
-	}
-	if bad != nil {
-		return control.ModeReply{}, control.Errorf(control.ErrInvalid, "", "%v", bad)
 	}
 	all := s.access.loop.Config()
 	cfg := all.On(gpu)
-	out.Devices = deviceSettings(&all)
+	out := control.ModeReply{Available: modeNames(), Devices: deviceSettings(&all)}
 	out.Mode, out.Level = modeOf(&cfg)
 	if r.Mode != "" {
 		s.keepSetting(ctx, gpu, keyMode, setOrDefault(r.Mode, config.Mode{Mode: cfg.Mode, Level: cfg.ForceLevel}.String()))
 		s.log.Info("mode changed", "device", r.Device, "mode", out.Mode, "level", out.Level, "user", c.User)
 	}
 	return out, nil
+}
+
+func modeNames() (names []string) {
+	for _, m := range model.Modes {
+		names = append(names, string(m))
+	}
+	return names
+}
+
+// setMode changes the mode of a GPU, or of all if gpu is 0.
+func (s *settings) setMode(ctx context.Context, r control.ModeRequest, gpu model.DeviceID) error {
+	toDefault := gpu != 0 && r.Mode == control.DefaultSetting && r.Level == 0
+	if !toDefault {
+		if err := s.checkMode(ctx, r, gpu); err != nil {
+			return err
+		}
+	}
+	return s.changeEngine(ctx, func(e *engine.Engine) error {
+		switch {
+		case toDefault:
+			return e.SetDeviceMode(gpu, "", 0)
+		case gpu == 0:
+			return e.SetMode(model.Mode(r.Mode), model.Level(r.Level))
+		}
+		return e.SetDeviceMode(gpu, model.Mode(r.Mode), model.Level(r.Level))
+	})
 }
 
 // setOrDefault returns what a request for a setting has set.
@@ -157,12 +162,8 @@ func setOrDefault(asked, got string) string {
 	return got
 }
 
-func (s *settings) checkMode(ctx context.Context, r control.ModeRequest, gpu model.DeviceID, names []string) error {
-	known := false
-	for _, n := range names {
-		known = known || n == r.Mode
-	}
-	if !known {
+func (s *settings) checkMode(ctx context.Context, r control.ModeRequest, gpu model.DeviceID) error {
+	if names := modeNames(); !slices.Contains(names, r.Mode) {
 		return control.Errorf(control.ErrInvalid, "use one of "+strings.Join(names, ", "), "unknown mode %q", r.Mode)
 	}
 	if model.Mode(r.Mode) != model.ModeLevel {
@@ -254,9 +255,16 @@ func (s *settings) someCanDo(ctx context.Context, l model.Level, on model.Device
 	return control.Errorf(control.ErrNotSupported, "use level 1", "no GPU supports level %d: %s", l, reason)
 }
 
-// engineDo runs f on the engine loop, or fails if the loop does not answer in time.
-func (s *settings) engineDo(ctx context.Context, f func(e *engine.Engine)) error {
+// changeEngine runs f on the engine loop. It fails if f does, or if the loop does not answer in time.
+func (s *settings) changeEngine(ctx context.Context, f func(e *engine.Engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return unavailable(s.access.loop.Engine(ctx, f))
+	var refused error
+	if err := s.access.loop.Engine(ctx, func(e *engine.Engine) { refused = f(e) }); err != nil {
+		return unavailable(err)
+	}
+	if refused != nil && !errors.Is(refused, policy.ErrUnknown) {
+		refused = control.Errorf(control.ErrInvalid, "", "%v", refused)
+	}
+	return refused
 }
