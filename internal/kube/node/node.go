@@ -76,6 +76,7 @@ type Node struct {
 	cancel  context.CancelCauseFunc
 	looks   looks
 	tending tending
+	demand  demand
 	libs    libraries
 	parts   parts
 	report  reporter

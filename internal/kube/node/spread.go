@@ -26,40 +26,63 @@ const settled = 5 * time.Second
 // Kubernetes takes the first GPU of the list that has room. With a fixed capacity, claims that reserve
 // nothing would all get the first GPU. Each GPU therefore has room for one claim more than the emptiest of
 // its kind, and the emptiest come first. A GPU of another kind, or without enough memory or share, may be
-// what a claim needs. So after a while without a change every GPU has room for one more claim.
+// what a claim needs. So after a while without a change every GPU has room for one more claim. A pod may have
+// more claims than a kind has GPUs. While it waits, the kind has room for all of them, in equal parts.
 type spread struct {
 	most   int            // claims of a GPU
 	counts map[string]int // claims by device, as of the last call
 	since  time.Time      // when they changed
 }
 
-// room returns how many claims each device may have, by name.
-func (s *spread) room(devices []resourceapi.Device, counts map[string]int, now time.Time) map[string]int {
+// room returns how many claims each device may have, by name. need is the number of claims of a pod that waits.
+func (s *spread) room(devices []resourceapi.Device, counts map[string]int, need int, now time.Time) map[string]int {
 	if s.counts == nil || !maps.Equal(counts, s.counts) {
 		s.counts, s.since = maps.Clone(counts), now
 	}
-	least := map[string]int{}
+	kinds := map[string][]string{}
 	for i := range devices {
-		kind, n := kindOf(&devices[i]), counts[devices[i].Name]
-		if known, ok := least[kind]; !ok || n < known {
-			least[kind] = n
-		}
+		kind := kindOf(&devices[i])
+		kinds[kind] = append(kinds[kind], devices[i].Name)
 	}
 	out := map[string]int{}
-	for i := range devices {
-		name := devices[i].Name
-		room := least[kindOf(&devices[i])] + 1
-		if now.Sub(s.since) >= settled {
-			room = max(room, counts[name]+1)
+	for _, names := range kinds {
+		least := counts[slices.MinFunc(names, byCount(counts))]
+		for _, name := range names {
+			if out[name] = least + 1; now.Sub(s.since) >= settled {
+				out[name] = counts[name] + 1
+			}
+			out[name] = min(out[name], s.most)
 		}
-		out[name] = min(room, s.most)
+		if need > len(names) {
+			s.admit(out, names, counts, need)
+		}
 	}
 	return out
 }
 
+// admit gives GPUs of a kind room for a pod with this number of claims: each claim is one of the emptiest GPU.
+func (s *spread) admit(room map[string]int, names []string, counts map[string]int, need int) {
+	filled := maps.Clone(counts)
+	for range need {
+		name := slices.MinFunc(names, byCount(filled))
+		if filled[name] >= s.most {
+			break
+		}
+		filled[name]++
+	}
+	for _, name := range names {
+		room[name] = max(room[name], filled[name])
+	}
+}
+
+// byCount compares GPUs by their claims, then by their names.
+func byCount(counts map[string]int) func(a, b string) int {
+	return func(a, b string) int { return cmp.Or(cmp.Compare(counts[a], counts[b]), strings.Compare(a, b)) }
+}
+
 // apply sets the capacity of devices, and their order.
-func (s *spread) apply(devices []resourceapi.Device, counts map[string]int, now time.Time) []resourceapi.Device {
-	room := s.room(devices, counts, now)
+func (s *spread) apply(devices []resourceapi.Device, counts map[string]int, need int, now time.Time) []resourceapi.Device {
+	room := s.room(devices, counts, need, now)
 	out := slices.Clone(devices)
 	for i := range out {
 		if out[i].Capacity = maps.Clone(out[i].Capacity); out[i].Capacity == nil {
@@ -71,9 +94,8 @@ func (s *spread) apply(devices []resourceapi.Device, counts map[string]int, now 
 			RequestPolicy: &resourceapi.CapacityRequestPolicy{Default: &one, ValidValues: []resource.Quantity{one}},
 		}
 	}
-	slices.SortFunc(out, func(a, b resourceapi.Device) int {
-		return cmp.Or(cmp.Compare(counts[a.Name], counts[b.Name]), strings.Compare(a.Name, b.Name))
-	})
+	first := byCount(counts)
+	slices.SortFunc(out, func(a, b resourceapi.Device) int { return first(a.Name, b.Name) })
 	return out
 }
 

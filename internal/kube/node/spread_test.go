@@ -21,6 +21,7 @@ type fleet struct {
 	devices   []resourceapi.Device
 	published []resourceapi.Device
 	counts    map[string]int
+	need      int
 	now       time.Time
 }
 
@@ -39,7 +40,7 @@ func newFleet(gpus int, names ...string) *fleet {
 }
 
 // publish publishes what is prepared now.
-func (f *fleet) publish() { f.published = f.apply(f.devices, f.counts, f.now) }
+func (f *fleet) publish() { f.published = f.apply(f.devices, f.counts, f.need, f.now) }
 
 // burst places claims without a publication in between, and returns how many found room.
 func (f *fleet) burst(claims int, fits func(*resourceapi.Device) bool) (placed int) {
@@ -149,6 +150,45 @@ func TestSpreadLetsEveryoneIn(t *testing.T) {
 	f.counts[f.devices[0].Name] = DefaultTenants
 	f.publish()
 	if f.now = f.now.Add(settled); f.burst(1, first) != 0 {
+		t.Error("more claims than the most")
+	}
+}
+
+// pod places a pod: all of its claims, or none.
+func (f *fleet) pod(claims int, fits func(*resourceapi.Device) bool) bool {
+	before := maps.Clone(f.counts)
+	if f.burst(claims, fits) < claims {
+		f.counts = before
+		return false
+	}
+	return true
+}
+
+// TestSpreadLargePod: a pod with more claims than the node has GPUs, or GPUs of the kind that it asks for, is placed
+// within one claim of even. One that needs more than the node can have is not.
+func TestSpreadLargePod(t *testing.T) {
+	for _, c := range []struct{ gpus, claims, have int }{{2, 3, 0}, {1, 2, 0}, {2, 20, 0}, {4, 9, 1}, {2, 31, 1}} {
+		f := newFleet(c.gpus)
+		f.counts[f.devices[0].Name] = c.have
+		f.publish()
+		if f.pod(c.claims, nil) {
+			t.Fatalf("a pod of %d claims on %d GPUs is placed before anybody knows of it", c.claims, c.gpus)
+		}
+		f.need = c.claims
+		f.publish()
+		if !f.pod(c.claims, nil) || f.uneven() > 1 {
+			t.Errorf("a pod of %d claims on %d GPUs with %d: %v", c.claims, c.gpus, c.have, f.counts)
+		}
+	}
+	large := func(d *resourceapi.Device) bool { return *d.Attributes["model"].StringValue == "large" }
+	f := newFleet(4, "large", "large", "small", "small")
+	f.need = 3 // of the large ones
+	if f.publish(); !f.pod(3, large) {
+		t.Errorf("three claims of two large GPUs wait: %v", f.counts)
+	}
+	f = newFleet(2)
+	f.need = 2*DefaultTenants + 1
+	if f.publish(); f.pod(f.need, nil) {
 		t.Error("more claims than the most")
 	}
 }

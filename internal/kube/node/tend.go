@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -44,7 +45,7 @@ type lastRead struct {
 	version  string
 }
 
-// tend gives back claims that no longer exist, and learns about pods that joined a claim.
+// tend gives back claims that no longer exist, and learns about pods that joined a claim or find no node.
 func (n *Node) tend(ctx context.Context) {
 	n.parts.claims.Beat()
 	t := &n.tending
@@ -52,6 +53,11 @@ func (n *Node) tend(ctx context.Context) {
 	if err == nil {
 		err = n.refreshNow(ctx, time.Now())
 	}
+	changed, unread := n.demand.read(ctx, n.client, n.options.Every, time.Now())
+	if changed {
+		n.lookSoon()
+	}
+	err = errors.Join(err, unread)
 	text := ""
 	if err != nil {
 		text = err.Error()

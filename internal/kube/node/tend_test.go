@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,7 +66,12 @@ func TestLaterPod(t *testing.T) {
 	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-2", Controller: new(true)}}
 	var asked atomic.Int32
 	server := claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-1": claim, "claim-2": owned})
-	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) { asked.Add(1); server(w, r) }))
+	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/resourceclaims/") {
+			asked.Add(1)
+		}
+		server(w, r)
+	}))
 	if _, err := n.plugin.PrepareResourceClaims(ctx, []*resourceapi.ResourceClaim{claim, owned}); err != nil {
 		t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func (n *Node) ask(ctx context.Context) (version control.Version, devices contro
 // publish sends the devices if they changed, and now and then.
 func (n *Node) publish(ctx context.Context, to publisher, devices []resourceapi.Device) {
 	l := &n.looks
-	devices = l.spread.apply(devices, n.store.tenants(), time.Now())
+	devices = l.spread.apply(devices, n.store.tenants(), int(n.demand.claims.Load()), time.Now())
 	same := l.published != nil && apiequality.Semantic.DeepEqual(devices, l.published)
 	if same && time.Since(l.sent) < publishAgain {
 		return
