@@ -254,10 +254,10 @@ func (s site) killPlugin(pid int) {
 	eventually(s.t, "another plugin runs", func() bool { now := findProcess("xsched-kube", "node"); return now != 0 && now != pid })
 }
 
-// testParallelClaims makes claims at once for pods with one claim per GPU: a GPU takes one more claim than the
-// emptiest one. The kubelet prepares the claims of a pod together.
+// testParallelClaims makes claims at once for pods with far more claims than the node has GPUs. The kubelet prepares
+// the claims of a pod together.
 func testParallelClaims(t *testing.T, s site) {
-	const pods, claims = 14, siteGPUs
+	const pods, claims = 10, 20
 	var all strings.Builder
 	all.WriteString(`
 apiVersion: resource.k8s.io/v1
@@ -280,6 +280,15 @@ spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu-ba
 	}
 	if a, specs, grants := len(s.allocated()), len(s.specs()), len(s.grants()); a != pods*claims || specs != pods*claims || grants != pods {
 		t.Errorf("%d claims, %d specifications, grants of %d pods; want %d, %d, %d", a, specs, grants, pods*claims, pods*claims, pods)
+	}
+	counts := map[string]int{}
+	for _, a := range s.allocated() {
+		counts[a.Device]++
+	}
+	for device, n := range counts {
+		if len(counts) != s.gpus || n != pods*claims/s.gpus {
+			t.Errorf("%s has %d of the claims: %v", device, n, counts)
+		}
 	}
 	s.c.Kubectl(t, append([]string{"delete", "pods", "--wait=false"}, names...)...)
 	s.empty()

@@ -81,10 +81,10 @@ func install(t *testing.T, c *Cluster, gpus int) site {
 	return s
 }
 
-// settings of the chart on the test's node. The shorter period only saves time. The classes of labels are those
-// without a setting.
+// settings of the chart on the test's node. The shorter period only saves time. The tenants are for
+// testParallelClaims. The classes of labels are those without a setting.
 var settings = []string{
-	"--set", "virtual.enabled=true,node.memory=80Gi,node.extraArgs={--every=2s}", "--set", metricsSettings,
+	"--set", "virtual.enabled=true,node.memory=80Gi,node.tenants=100,node.extraArgs={--every=2s}", "--set", metricsSettings,
 	"--set-json", `nri.classes={"latency":{"priority":10,"namespaceSelector":{"matchLabels":{"xsched.dev/allow-latency":"true"}}},"batch":{"priority":-10,"namespaceSelector":{}}}`,
 }
 
