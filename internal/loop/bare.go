@@ -7,6 +7,7 @@ import (
 
 	"xsched/internal/identity"
 	"xsched/internal/model"
+	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
 
@@ -58,7 +59,7 @@ func (l *Loop) addBare(c *Client) {
 		for c.queues[id.Index] != nil {
 			id.Index++
 		}
-		q := &queue{id: id, device: gpu, generation: 1}
+		q := &queue{id: id, device: gpu, hints: terms.Queue{Device: gpu}, generation: 1}
 		if c.bare == nil {
 			c.bare = map[model.DeviceID]*queue{}
 		}

@@ -3,12 +3,14 @@
 package loop
 
 import (
+	"slices"
 	"time"
 
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
 	"xsched/internal/identity"
 	"xsched/internal/model"
+	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
 
@@ -48,7 +50,7 @@ type ClientOptions struct {
 
 	Nice    int              // of the process
 	Said    model.HintChange // hints of the program
-	Granted model.Priority   // granted by an authorised caller; see Client.granted
+	Granted model.Priority   // granted by an authorised caller; up to 0: none
 	Policy  string           // requested from a private daemon; empty: none
 	Held    bool             // suspended by hand
 	Terms   Terms
@@ -66,50 +68,36 @@ type Client struct {
 
 	// Only the loop uses the fields below, from Join on.
 
-	bell    int // doorbell eventfd; -1 if attached or removed
-	account *account
-	hint    model.Hint
-	// granted is the highest priority that an authorised caller has granted; up to 0: none.
-	granted model.Priority
-	// The hint consists of what the rule gives, what the program has said, and what control clients have
-	// set since; see terms.go.
-	terms     Terms
-	said, set model.HintChange
-	toldCap   model.Cap // that the engine knows
-	// pinned are the hints of the administrator about this process, and ceiling the highest priority.
-	// The program and its user can't change them.
-	pinned       model.HintChange
-	ceiling      *model.Priority
-	fixed        model.HintChange // pinned, over what a grant pins
-	priorityNote string           // why the requested priority was not granted
-	policy       string           // requested in HELLO
-	streams      int              // queues that are one stream each
-	meter        meter            // see requests.go
-	hinted       int              // queues whose hint was updated since the last heartbeat
-	stale        bool             // further updates wait for the next heartbeat
-	held         bool             // by hand
-	grouped      bool             // with its group; see hold.go
-	queues       map[uint32]*queue
-	caps         map[model.DeviceID]driver.Capability
-	sent         map[model.DeviceID]model.Desired // last state requested from each worker
-	hosts        map[model.DeviceID]*queue        // see fold.go
-	waiting      bool                             // queues wait for the next heartbeat
-	refused      int                              // queues in the page beyond the user's limits
-	listed       bool                             // in Loop.stale
-	off          map[model.DeviceID]string        // why scheduling is off there
-	loose        map[model.DeviceID]bool          // see driver.Worker.Loose
-	recoveries   uint64
-	adds         int                       // queues added since the last heartbeat
-	onGPU        map[model.DeviceID]int    // number of queues
-	apart        map[model.DeviceID]int    // number of queues with a hint of their own (queue.set)
-	competing    map[model.DeviceID]int    // number of queues in the engine
-	hooked       map[model.DeviceID]bool   // the client has announced a queue there
-	bare         map[model.DeviceID]*queue // see bare.go
-	changed      []model.DeviceID          // devices whose worker is not yet updated
-	touched      bool                      // changed since copied
-	copied       *clientCopy               // for snapshots; nil: none yet
-	uses         gpuTimes                  // of this client
-	shares       []GPUShare                // of the last second; replaced, never changed
+	bell       int // doorbell eventfd; -1 if attached or removed
+	account    *account
+	hints      terms.Process
+	policy     string // requested in HELLO
+	meter      meter  // see requests.go
+	hinted     int    // queues whose hint was updated since the last heartbeat
+	stale      bool   // further updates wait for the next heartbeat
+	held       bool   // by hand
+	grouped    bool   // with its group; see hold.go
+	queues     map[uint32]*queue
+	caps       map[model.DeviceID]driver.Capability
+	sent       map[model.DeviceID]model.Desired // last state requested from each worker
+	hosts      map[model.DeviceID]*queue        // see fold.go
+	waiting    bool                             // queues wait for the next heartbeat
+	refused    int                              // queues in the page beyond the user's limits
+	listed     bool                             // in Loop.stale
+	off        map[model.DeviceID]string        // why scheduling is off there
+	loose      map[model.DeviceID]bool          // see driver.Worker.Loose
+	recoveries uint64
+	adds       int                       // queues added since the last heartbeat
+	onGPU      map[model.DeviceID]int    // number of queues
+	separate   map[model.DeviceID]int    // number of queues for which a control client has set a hint
+	competing  map[model.DeviceID]int    // number of queues in the engine
+	hooked     map[model.DeviceID]bool   // the client has announced a queue there
+	bare       map[model.DeviceID]*queue // see bare.go
+	changed    []model.DeviceID          // devices whose worker is not yet updated
+	touched    bool                      // changed since copied
+	copied     *clientCopy               // for snapshots; nil: none yet
+	uses       gpuTimes                  // of this client
+	shares     []GPUShare                // of the last second; replaced, never changed
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
@@ -117,14 +105,35 @@ type Client struct {
 func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
 		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
-		bell: o.Doorbell, hint: model.Hint{Nice: o.Nice}, granted: o.Granted, policy: o.Policy, held: o.Held,
-		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, apart: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, uses: gpuTimes{},
+		bell: o.Doorbell, policy: o.Policy, held: o.Held || o.Kept.Held,
+		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, separate: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, uses: gpuTimes{},
 	}
-	c.begin(&o)
-	if !c.Attached || c.terms.limits() {
-		l.grant(c, &c.hint)
-	}
+	c.hints = terms.New(terms.Options{
+		Book: l.Book, User: o.User, Groups: c.groups(), Attached: o.Attached,
+		Nice: o.Nice, Said: o.Said, Granted: o.Granted, Terms: o.Terms, Kept: o.Kept,
+	})
+	l.warn(c, c.hints.Note)
 	return c
+}
+
+// groups are those of the process.
+func (c *Client) groups() []int {
+	if c.Program == nil {
+		return nil
+	}
+	return c.Program.Groups
+}
+
+// ungranted returns the GPUs that a client uses without a grant, in order.
+func (c *Client) ungranted() []model.DeviceID {
+	var out []model.DeviceID
+	for gpu := range c.onGPU {
+		if !c.hints.Terms.Grant.Allows(gpu) {
+			out = append(out, gpu)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // queue is the loop's state of a page slot in use.
@@ -133,12 +142,7 @@ type queue struct {
 	id          model.QueueID
 	device      model.DeviceID
 	generation  uint64
-	stream      bool             // a single stream, not a whole context
-	offset      int32            // priority of the stream, added to the process's
-	said        model.HintChange // hint of the program about this queue alone
-	set         model.HintChange // newer hint of a control client
-	granted     model.Priority   // with set; as Client.granted
-	pinned      model.HintChange // as Client.pinned
+	hints       terms.Queue
 	transitions uint64
 	began       uint64 // last transition as the client dated it; see seenAt
 	submitted   uint64

@@ -161,7 +161,7 @@ func (l *Loop) PublishInterrupted(d time.Duration) {
 }
 
 // Requests returns the requests of a client, nil if there are none.
-func (c *Client) Requests() *LatencyView { return c.meter.figures.view(c.hint.SLO.Latency) }
+func (c *Client) Requests() *LatencyView { return c.meter.figures.view(c.hints.Hint.SLO.Latency) }
 
 // Open returns for how long the request in progress lasts.
 func (c *Client) Open(now model.Time) time.Duration { return c.meter.open(now) }

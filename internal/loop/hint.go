@@ -3,34 +3,36 @@
 package loop
 
 import (
+	"context"
+
 	"xsched/internal/driver"
+	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
 
-// This file handles hints about a process or one of its queues.
+// This file brings hints about a process or one of its queues to the engine. Package terms decides
+// which are in force.
 
-// grant limits the priorities of a hint to those that the client may have, and keeps the reason.
-func (l *Loop) grant(c *Client, hint *model.Hint) {
-	l.limitShare(c, hint)
-	if note := l.limit(c, c.granted, hint); note != "" {
-		c.priorityNote = note
+// Types of package terms that requests to the loop use.
+type (
+	Terms    = terms.Terms
+	Grant    = terms.Grant
+	Kept     = terms.Kept
+	Limit    = terms.Limit
+	Limits   = terms.Limits
+	HintEdit = terms.Edit
+)
+
+// ErrPinned reports a hint that the administrator has set.
+var ErrPinned = terms.ErrPinned
+
+// warn logs that a priority was not granted; empty: it was.
+func (l *Loop) warn(c *Client, note string) {
+	if note != "" {
 		l.log.Warn("priority not granted", "pid", c.PID, "user", c.User, "reason", note)
 	}
-}
-
-func (l *Loop) limit(c *Client, granted model.Priority, hint *model.Hint) (note string) {
-	limit := l.capOf(c, granted)
-	for _, p := range []*model.Priority{&hint.Priority, &hint.LaxPriority, &hint.CriticalPriority} {
-		if !limit.On || *p <= limit.Priority || *p == 0 && p != &hint.Priority { // 0: unset
-			continue
-		}
-		if *p > model.PriorityDefault {
-			note = refused(c.User, *p, limit)
-		}
-		*p = limit.Priority
-	}
-	return note
 }
 
 func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
@@ -39,19 +41,12 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 	}
 	now := l.now()
 	c.touch()
+	change := f.Hint.Change()
 	if f.Queue == wire.QueueAll {
 		if f.Hint.Said&wire.HintPolicy != 0 {
 			l.requestPolicy(c, f.PolicyString())
 		}
-		if f.Hint.Said&wire.HintPriority != 0 {
-			c.priorityNote = ""
-		}
-		change := f.Hint.Change()
-		c.set = c.set.Without(&model.HintChange{}, &change) // the newer hint wins
-		c.said.Merge(&change)
-		change.Apply(&c.hint)
-		c.fixed.Apply(&c.hint)
-		l.grant(c, &c.hint)
+		l.warn(c, c.hints.Say(&change))
 		if c.admitHints(len(c.queues)) {
 			l.updateHints(now, c)
 		}
@@ -64,14 +59,11 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 			return
 		}
 	}
-	change := f.Hint.Change()
-	c.setQueueHint(q, q.set.Without(&q.said, &change)) // the newer hint wins
-	q.said = change
-	var said model.Hint
-	q.said.Apply(&said)
-	l.grant(c, &said)
+	had := q.hints.Separate()
+	l.warn(c, c.hints.SayQueue(&q.hints, &change))
+	c.countSeparate(q, had, q.hints.Separate())
 	if c.admitHints(1) {
-		l.engine.SetQueueHint(now, q.id, c.engineHint(l.effectiveHint(c, q)))
+		l.engine.SetQueueHint(now, q.id, c.hints.EffectiveForEngine(&q.hints))
 		l.dirty = true
 	}
 }
@@ -127,16 +119,13 @@ func (l *Loop) freshen(now model.Time) {
 // updateHints reports the effective hint of every queue of a client to the engine.
 func (l *Loop) updateHints(now model.Time, c *Client) {
 	c.touch()
-	base := c.engineHint(c.hint)
-	base.Cap, base.Pool = l.capOf(c, c.granted), c.pool()
-	c.toldCap = base.Cap
-	base.PerQueue = base.PerQueue || c.streams > 0
+	base := c.hints.ForEngine()
 	l.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {
 		if q.host != nil {
 			continue
 		}
-		if h := c.engineHint(l.effectiveHint(c, q)); h != base {
+		if h := c.hints.EffectiveForEngine(&q.hints); h != base {
 			l.engine.SetQueueHint(now, q.id, h)
 		}
 	}
@@ -158,55 +147,11 @@ func (l *Loop) requestPolicy(c *Client, name string) {
 	l.dirty = true
 }
 
-// effectiveHint returns the hint in force for a queue: the process's hint, then the priority of the
-// stream, then hints about this queue.
-func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
-	h := c.hint
-	if q.stream {
-		if h.Priority != model.PriorityNever {
-			h.Priority = min(max(h.Priority+model.Priority(q.offset), model.PriorityMin), model.PriorityMax)
-		}
-	}
-	q.said.Apply(&h)
-	l.limitShare(c, &h)
-	l.limit(c, c.granted, &h)
-	q.set.Apply(&h)
-	c.fixed.Apply(&h)
-	q.pinned.Apply(&h)
-	if (h.Utilization == 0 || c.terms.Grant.Share != 0) && !q.pinned.Has("utilization") {
-		l.limitShare(c, &h)
-	}
-	l.limit(c, max(c.granted, q.granted), &h)
-	h.Cap = l.capOf(c, max(c.granted, q.granted))
-	if !q.pinned.Has("utilization") {
-		h.Pool = c.pool()
-	}
-	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
-	h.PerQueue = h.PerQueue || c.streams > 0
-	if c.ceiling == nil && q.granted <= model.PriorityDefault { // root's own word about the process counts
-		c.terms.Grant.lower(q.device, &h)
-	}
-	return h
-}
-
-// engineHint qualifies the gang of a hint with the user. Otherwise a user could join another user's
-// gang by name, and use its priority or suspend it.
-func (c *Client) engineHint(h model.Hint) model.Hint {
-	switch {
-	case h.Gang == "":
-	case c.terms.Grant.Owner != "" && !c.pinned.Has("gang"):
-		h.Gang = c.terms.Grant.Owner + "/" + h.Gang
-	default:
-		h.Gang = c.User.Key() + "/" + h.Gang
-	}
-	return h
-}
-
 // queueCapability returns what the drivers can do to a queue. Streams of one process share its
 // hardware queues, so only the gate preempts them separately.
 func (l *Loop) queueCapability(c *Client, q *queue) driver.Capability {
 	can := l.deviceCapability(c, q.device)
-	if (c.streams > 0 || c.hint.PerQueue || c.hasQueueHints(q.device)) && can.MaxLevel > model.LevelBlock {
+	if (c.hints.Streams > 0 || c.hints.Hint.PerQueue || c.hasQueueHints(q.device)) && can.MaxLevel > model.LevelBlock {
 		can.MaxLevel = model.LevelBlock
 		can.Reason = "the queues of this process are scheduled one by one, which only level 1 supports"
 	}
@@ -216,35 +161,106 @@ func (l *Loop) queueCapability(c *Client, q *queue) driver.Capability {
 // hasQueueHints reports whether a control client has set a hint for one of several queues of a
 // client on a device.
 func (c *Client) hasQueueHints(gpu model.DeviceID) bool {
-	return c.onGPU[gpu] > 1 && c.apart[gpu] > 0 // a single queue has the hardware queues to itself
+	return c.onGPU[gpu] > 1 && c.separate[gpu] > 0 // a single queue has the hardware queues to itself
 }
 
-// setQueueHint replaces the hint that a control client has set for a queue, and counts such queues.
-func (c *Client) setQueueHint(q *queue, set model.HintChange) {
-	if had, has := !q.set.Empty(), !set.Empty(); has && !had {
-		c.apart[q.device]++
+// countSeparate counts the queues for which a control client has set a hint.
+func (c *Client) countSeparate(q *queue, had, has bool) {
+	if has && !had {
+		c.separate[q.device]++
 	} else if had && !has {
-		if c.apart[q.device]--; c.apart[q.device] == 0 {
-			delete(c.apart, q.device)
+		if c.separate[q.device]--; c.separate[q.device] == 0 {
+			delete(c.separate, q.device)
 		}
 	}
-	q.set = set
-}
-
-// countStream updates c.streams. It returns true if the capabilities of other queues change.
-func (c *Client) countStream(q *queue, by int) bool {
-	if !q.stream {
-		return false
-	}
-	before := c.streams > 0
-	c.streams += by
-	return before != (c.streams > 0)
 }
 
 func (l *Loop) setNice(c *Client, nice int) {
-	if l.clients[c.ID] == nil || c.hint.Nice == nice {
+	if l.clients[c.ID] == nil || c.hints.Hint.Nice == nice {
 		return
 	}
-	c.hint.Nice = nice
+	c.hints.Hint.Nice = nice
 	l.updateHints(l.now(), c)
+}
+
+// EditHint applies an edit and returns the hint in force.
+func (l *Loop) EditHint(ctx context.Context, e HintEdit) (hint model.Hint, err error) {
+	found := e.Queue == nil
+	err = l.edit(ctx, e.PID, func(c *Client) error {
+		if e.Queue == nil {
+			if hint, err = c.hints.EditProcess(&e); err == nil {
+				l.updateHints(l.now(), c)
+			}
+			return err
+		}
+		q := c.queues[*e.Queue]
+		if q == nil || q.host != nil {
+			return nil
+		}
+		found = true
+		had := q.hints.Separate()
+		if hint, err = c.hints.EditQueue(&q.hints, &e); err == nil {
+			c.countSeparate(q, had, q.hints.Separate())
+			l.engine.SetQueueHint(l.now(), q.id, c.hints.EffectiveForEngine(&q.hints))
+			l.updateLevels(c) // separate queues only support level 1
+		}
+		return err
+	})
+	if err == nil && !found {
+		err = ErrUnknownQueue
+	}
+	return hint, err
+}
+
+// SetTerms changes the terms of a client.
+func (l *Loop) SetTerms(ctx context.Context, c *Client, t Terms) error {
+	return l.post(c.on(ctx), func() {
+		if l.clients[c.ID] == c {
+			l.setTerms(l.now(), c, t)
+		}
+	})
+}
+
+// Reconfigure applies a configuration between two decisions: limits, the terms of clients by session,
+// and what f changes in the engine.
+func (l *Loop) Reconfigure(ctx context.Context, limits Limits, terms map[model.SessionID]Terms, f func(e *engine.Engine)) error {
+	return l.call(ctx, func() {
+		now := l.now()
+		l.sample(now)
+		l.Book.Replace(limits)
+		for _, c := range l.clients {
+			t, ok := terms[c.ID]
+			if !ok {
+				t = c.hints.Terms
+			}
+			l.setTerms(now, c, t)
+		}
+		f(l.engine)
+		l.publishConfig()
+		l.dirty = true
+	})
+}
+
+// SetAllTerms changes the terms of clients by session, between two decisions.
+func (l *Loop) SetAllTerms(ctx context.Context, terms map[model.SessionID]Terms) error {
+	return l.call(ctx, func() {
+		now := l.now()
+		for id, t := range terms {
+			if c := l.clients[id]; c != nil {
+				l.setTerms(now, c, t)
+			}
+		}
+		l.dirty = true
+	})
+}
+
+// setTerms replaces what the configuration gives to a client. Without a change of hint or limit the
+// engine is not notified.
+func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
+	changed := c.hints.SetTerms(t)
+	c.touch()
+	if changed {
+		l.updateHints(now, c)
+	}
+	l.regroup(now, c)
 }

@@ -67,9 +67,9 @@ func (l *Loop) HoldGroups(ctx context.Context, groups HeldGroups) error {
 
 // regroup suspends or resumes a client after its group, its grant or the groups that are held changed.
 func (l *Loop) regroup(now model.Time, c *Client) {
-	g := &c.terms.Grant
+	g := &c.hints.Terms.Grant
 	most, held := l.groups[g.Group]
-	held = held && g.Group != "" && g.priority() <= most
+	held = held && g.Group != "" && g.Priority() <= most
 	if c.grouped != held {
 		c.grouped = held
 		c.touch()

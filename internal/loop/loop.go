@@ -24,6 +24,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/record"
+	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
 
@@ -34,6 +35,8 @@ import (
 // heartbeat must come from the thread that decides. Drivers may hang, so each
 // process has one worker per device that isolates the loop from them.
 type Loop struct {
+	*terms.Book // limits of the users
+
 	cfg     Config
 	log     *slog.Logger
 	metrics *driver.Metrics
@@ -56,7 +59,6 @@ type Loop struct {
 	stopping bool // every gate is open; no more decisions
 
 	publisher publisher // see snapshot.go
-	limits    atomic.Pointer[Limits]
 	config    atomic.Pointer[engine.Config]
 
 	clients     map[model.SessionID]*Client
@@ -149,12 +151,12 @@ func New(cfg Config) (*Loop, error) {
 		cfg.Metrics = &driver.Metrics{}
 	}
 	l := &Loop{
-		cfg: cfg, bills: bills{budget: cfg.Budget}, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
+		Book: terms.NewBook(cfg.UID, cfg.Limits),
+		cfg:  cfg, bills: bills{budget: cfg.Budget}, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
 		mail: newMailbox(), done: make(chan struct{}),
 		clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}, due: model.Never,
 		quiet: map[model.DeviceID]*queue{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
-	l.limits.Store(&cfg.Limits)
 	l.publishConfig()
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {

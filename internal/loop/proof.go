@@ -71,7 +71,7 @@ func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 	c.competing[q.device]++
 	can := l.queueCapability(c, q)
 	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: c.PID, User: c.userKey(), Device: q.device, Hint: c.engineHint(l.effectiveHint(c, q)), Level: q.level, Best: l.best(c, q.device),
+		ID: q.id, PID: c.PID, User: c.User.Account().Key(), Device: q.device, Hint: c.hints.EffectiveForEngine(&q.hints), Level: q.level, Best: l.best(c, q.device),
 		Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
 	if l.heldBy(c.PID) != 0 {

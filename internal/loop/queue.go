@@ -13,6 +13,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
 	"xsched/internal/model"
+	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
 
@@ -222,7 +223,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 	l.markHooked(c, v.Device)
 	q := &queue{
 		id: model.QueueID{Session: c.ID, Index: index}, device: v.Device, generation: v.Generation,
-		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), l.metrics),
+		hints: terms.Queue{Device: v.Device, Stream: v.Stream, Offset: v.Priority}, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), l.metrics),
 	}
 	c.page.SetTell(int(index), 0) // of the slot's last queue
 	c.enterPeriod(now, q, v)
@@ -246,9 +247,9 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 	c.queues[q.id.Index] = q
 	c.onGPU[q.device]++
 	l.queueCount.Add(1)
-	regroup := c.countStream(q, 1)
+	regroup := c.hints.Count(&q.hints, 1)
 	can := l.queueCapability(c, q)
-	q.level, _ = can.Resolve(c.hint.Level)
+	q.level, _ = can.Resolve(c.hints.Hint.Level)
 	q.want = model.Desired{Queue: q.id}
 	q.guess = guess{idle: !q.busy, counted: now, since: now}
 	if q.gate != nil {
@@ -288,7 +289,7 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 		_ = q.gate.Close()
 	}
 	c.touch()
-	c.setQueueHint(q, model.HintChange{})
+	c.countSeparate(q, q.hints.Separate(), false)
 	delete(c.queues, q.id.Index)
 	l.dropBare(c, q)
 	c.account.queues--
@@ -300,7 +301,7 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 	}
 	l.queueCount.Add(-1)
 	switch {
-	case c.countStream(q, -1):
+	case c.hints.Count(&q.hints, -1):
 		l.updateHints(now, c)
 	case separate:
 		l.updateLevels(c)
@@ -363,7 +364,7 @@ func (l *Loop) addAttached(c *Client) {
 			for c.queues[id.Index] != nil {
 				id.Index++
 			}
-			l.enter(l.now(), c, &queue{id: id, device: gpu, generation: 1, transitions: 1, busy: true})
+			l.enter(l.now(), c, &queue{id: id, device: gpu, hints: terms.Queue{Device: gpu}, generation: 1, transitions: 1, busy: true})
 		}
 	}
 	l.updateWorkers(c)
@@ -378,7 +379,7 @@ func (l *Loop) updateLevels(c *Client) {
 			continue
 		}
 		can := l.queueCapability(c, q)
-		q.level, _ = can.Resolve(c.hint.Level)
+		q.level, _ = can.Resolve(c.hints.Hint.Level)
 		l.engine.SetLevel(now, q.id, q.level, l.best(c, q.device), can.Slices)
 	}
 	l.dirty = true

@@ -117,7 +117,7 @@ func (c *Client) record(now model.Time, marked bool, total, wait time.Duration, 
 		m.figures = &figures{marked: marked} // requests of another kind do not compare
 		c.touch()
 	}
-	m.figures.add(now, total, wait, n, c.hint.SLO.Latency)
+	m.figures.add(now, total, wait, n, c.hints.Hint.SLO.Latency)
 }
 
 // readRequests reads the marked requests that finished since the last call.

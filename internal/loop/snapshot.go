@@ -182,7 +182,7 @@ func (l *Loop) copySome(b *builder) bool {
 	}
 	done := b.client
 	b.client = nil
-	done.queues, done.onGPU, done.apart, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied, done.uses = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
+	done.queues, done.onGPU, done.separate, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied, done.uses = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
 	if c != nil {
 		c.copied = done
 	}
@@ -222,13 +222,13 @@ func (s *snapshot) format(l *Loop) []ClientView {
 func (s *snapshot) view(l *Loop, i int) ClientView {
 	c := s.clients[i].Client
 	copies := s.clients[i].copies
-	c.queues, c.onGPU, c.apart = make(map[uint32]*queue, len(copies)), map[model.DeviceID]int{}, map[model.DeviceID]int{}
+	c.queues, c.onGPU, c.separate = make(map[uint32]*queue, len(copies)), map[model.DeviceID]int{}, map[model.DeviceID]int{}
 	for k := range copies {
 		q := &copies[k]
 		c.queues[q.id.Index] = q
 		c.onGPU[q.device]++
-		if !q.set.Empty() {
-			c.apart[q.device]++
+		if q.hints.Separate() {
+			c.separate[q.device]++
 		}
 	}
 	v := l.view(s.at, &s.config, &c)

@@ -88,8 +88,8 @@ func (v *ClientView) Latency() *LatencyView { return v.figures.view(v.Hint.SLO.L
 func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
-		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Rule: c.terms.Rule, Held: c.held,
-		Group: c.terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.terms.Grant.priority(),
+		Age:      time.Since(c.started), Hint: c.hints.Hint, PriorityNote: c.hints.Note, Rule: c.hints.Terms.Rule, Held: c.held,
+		Group: c.hints.Terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.hints.Terms.Grant.Priority(),
 		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Refused: c.refused, Shares: c.shares,
 		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
 	}
@@ -102,7 +102,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		}
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
-			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
+			Index: q.id.Index, Generation: q.generation, Stream: q.hints.Stream, Hint: c.hints.Effective(&q.hints), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Bursts: q.bursts, Transitions: q.transitions,
 		}
 		if qv.Merged, qv.Submitted = q.merged, q.submitted+q.mergedSubmitted; q.merged > 0 && reason == "" {
@@ -126,7 +126,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 // inForce returns the level of a queue, and the reason if it is not the highest or not the requested
 // one. It is computed anew: the mode may override the hint, and the reason may have changed.
 func (l *Loop) inForce(cfg *engine.Config, c *Client, q *queue) (model.Level, string) {
-	want := c.hint.Level
+	want := c.hints.Hint.Level
 	if cfg := cfg.On(q.device); cfg.Mode == model.ModeLevel {
 		want = cfg.ForceLevel
 	}
@@ -170,10 +170,6 @@ func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error
 	return failed
 }
 
-func top(h *model.Hint) model.Priority {
-	return max(h.Priority, h.LaxPriority, h.CriticalPriority)
-}
-
 // ErrUnknownQueue reports a queue that the process does not have.
 var ErrUnknownQueue = errors.New("no such queue")
 
@@ -194,6 +190,29 @@ func (l *Loop) Settle(ctx context.Context, pid int) error {
 		}
 	}
 	return err
+}
+
+// Kept returns what control clients have set for a process.
+func (l *Loop) Kept(ctx context.Context, pid int) (Kept, error) {
+	var out Kept
+	err := l.edit(ctx, pid, func(c *Client) error {
+		out = c.hints.Kept()
+		out.Held = c.held
+		return nil
+	})
+	return out, err
+}
+
+// Identities returns the clients that have joined.
+func (l *Loop) Identities(ctx context.Context) ([]Identity, error) {
+	var out []Identity
+	err := l.call(ctx, func() {
+		out = slices.Grow(out, len(l.clients))
+		for _, c := range l.clients {
+			out = append(out, c.Identity)
+		}
+	})
+	return out, err
 }
 
 // Engine runs f with the engine on the loop, which then decides.

@@ -40,6 +40,16 @@ type Fixture struct {
 	hws []*Hardware
 }
 
+// SetHint is EditHint for a process.
+func (f *Fixture) SetHint(ctx context.Context, pid int, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
+	return f.EditHint(ctx, loop.HintEdit{PID: pid, Change: change, Raises: raises, Check: check})
+}
+
+// SetQueueHint is EditHint for a queue.
+func (f *Fixture) SetQueueHint(ctx context.Context, pid int, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
+	return f.EditHint(ctx, loop.HintEdit{PID: pid, Queue: &index, Change: change, Raises: raises, Check: check})
+}
+
 // Start starts a server whose driver is in memory, until the test ends. change may be nil.
 func Start(t testing.TB, change func(*Config)) *Fixture {
 	t.Helper()

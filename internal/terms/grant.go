@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop
+package terms
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 )
 
 // Grant is what the administrator of a cluster set for the pod of a client. The zero value is none. It
-// binds as Pin does, but changes and ends with the pod's grants.
+// binds as a pinned hint does, but changes and ends with the pod's grants.
 type Grant struct {
 	Ceiling *model.Priority  // highest priority, whatever the limit of the user is; nil: that limit
 	Share   int              // largest share in percent; 0: the user's limit, as best effort if there is a ceiling
@@ -23,8 +23,8 @@ type Grant struct {
 	Group string
 }
 
-// priority is the granted one.
-func (g *Grant) priority() model.Priority {
+// Priority is the granted one.
+func (g *Grant) Priority() model.Priority {
 	if g.Ceiling == nil {
 		return model.PriorityDefault
 	}
@@ -48,53 +48,32 @@ func (g *Grant) lower(gpu model.DeviceID, h *model.Hint) {
 	h.Utilization, h.SLO, h.Cap, h.Pool = 0, model.SLO{}, least, model.PoolBestEffort
 }
 
-// ungranted returns the GPUs that a client uses without a grant, in order.
-func (c *Client) ungranted() []model.DeviceID {
-	var out []model.DeviceID
-	for gpu := range c.onGPU {
-		if !c.terms.Grant.Allows(gpu) {
-			out = append(out, gpu)
-		}
-	}
-	slices.Sort(out)
-	return out
+// Terms are what the configuration gives to a client. A hint of the program or of a control client
+// replaces that of the rule.
+type Terms struct {
+	Rule    string // name; empty: none
+	Hint    model.HintChange
+	Granted model.Priority // authorised beyond the limit of the user; up to 0: none
+	Grant   Grant
+	// Number increases with every configuration: older terms never replace newer ones.
+	Number uint64
 }
 
-// limits reports whether the terms bind a client that an authorised caller attached.
-func (t *Terms) limits() bool {
+// bind reports whether the terms bind a client that an authorised caller attached.
+func (t *Terms) bind() bool {
 	return t.Rule != "" || t.Grant.Ceiling != nil || t.Grant.Share != 0
 }
 
-// fix combines what the administrator has set for the process with the grant of its pod.
-func (c *Client) fix() {
-	c.fixed = c.terms.Grant.Pinned
-	c.fixed.Merge(&c.pinned)
+// Kept is what control clients have set for a process, for the next daemon.
+type Kept struct {
+	Set     model.HintChange // process-wide hints
+	Pinned  model.HintChange // the administrator's part; see Process.pinned
+	Ceiling *model.Priority
+	Granted model.Priority
+	Held    bool
 }
 
-// highest returns the highest priority that the client's user can set; nil: the user's own limit.
-func (c *Client) highest() *model.Priority {
-	if c.ceiling != nil {
-		return c.ceiling
-	}
-	return c.terms.Grant.Ceiling
-}
-
-// pool names those who have one share together. Without a share, a granted program is best effort. Empty:
-// it has no grant, or the administrator gave the process its own share.
-func (c *Client) pool() string {
-	switch g := &c.terms.Grant; {
-	case c.pinned.Has("utilization"):
-		return ""
-	case g.Share != 0:
-		return g.Pool
-	case g.Ceiling != nil:
-		return model.PoolBestEffort
-	}
-	return ""
-}
-
-// exceeds reports that a hint has a larger share than the grant.
-func (c *Client) exceeds(h *model.Hint) bool {
-	most := c.terms.Grant.Share
-	return most != 0 && h.Utilization > most && !c.pinned.Has("utilization")
+// Empty reports whether nothing is kept.
+func (k *Kept) Empty() bool {
+	return k.Set.Empty() && k.Pinned.Empty() && k.Ceiling == nil && k.Granted <= model.PriorityDefault && !k.Held
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop
+package terms
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"xsched/internal/identity"
 	"xsched/internal/model"
@@ -61,73 +62,50 @@ func lowerShare(a, b int) int {
 	return a
 }
 
-// LimitOf returns the administrator's limit of a user, whose process has these groups. Only a daemon of
-// root has limits, and root has none.
-func (l *Loop) LimitOf(user identity.User, groups []int) Limit {
-	if l.cfg.UID != 0 || user.Root() {
+// Book has the limits in force. Any goroutine may read it.
+type Book struct {
+	root   bool
+	limits atomic.Pointer[Limits]
+}
+
+// NewBook returns the book of a daemon that runs with this uid. Only a daemon of root has limits.
+func NewBook(uid int, limits Limits) *Book {
+	b := &Book{root: uid == 0}
+	b.Replace(limits)
+	return b
+}
+
+// Replace changes the limits.
+func (b *Book) Replace(limits Limits) { b.limits.Store(&limits) }
+
+// LimitOf returns the administrator's limit of a user, whose process has these groups. Root has none.
+func (b *Book) LimitOf(user identity.User, groups []int) Limit {
+	if !b.root || user.Root() {
 		return Limit{Priority: model.PriorityMax}
 	}
-	return l.limits.Load().of(user, groups)
+	return b.limits.Load().of(user, groups)
 }
 
 // Cap returns the limit of a user's rank. The zero value means no limit.
-func (l *Loop) Cap(user identity.User, groups []int) model.Cap {
-	if p := l.LimitOf(user, groups).Priority; p != model.PriorityMax {
+func (b *Book) Cap(user identity.User, groups []int) model.Cap {
+	if p := b.LimitOf(user, groups).Priority; p != model.PriorityMax {
 		return model.Cap{On: true, Priority: p}
 	}
 	return model.Cap{}
 }
 
-// capOf returns the limit of a client: that of its user, or a higher priority that an authorised
-// caller or a rule granted. What the administrator set for this process goes before a grant of its
-// pod, and that before the rule.
-func (l *Loop) capOf(c *Client, granted model.Priority) model.Cap {
-	limit := l.Cap(c.User, c.groups())
-	if c.ceiling != nil && granted <= max(*c.ceiling, model.PriorityDefault) {
-		return model.Cap{On: true, Priority: *c.ceiling}
-	}
-	if top := c.terms.Grant.Ceiling; top != nil {
-		return model.Cap{On: *top != model.PriorityMax, Priority: *top}
-	}
-	if !limit.On {
-		return limit
-	}
-	if granted = max(granted, c.terms.Granted); granted > max(limit.Priority, model.PriorityDefault) {
-		limit.Priority = granted
-	}
-	if limit.Priority == model.PriorityMax {
-		return model.Cap{}
-	}
-	return limit
-}
-
-// userKey names the user of a client for the engine. Limits apply to all users of one account.
-func (c *Client) userKey() string { return c.User.Account().Key() }
-
 // MayHave returns why a user, whose process has these groups, may not set hints; empty: the user may.
-func (l *Loop) MayHave(user identity.User, groups []int, change *model.HintChange) string {
+func (b *Book) MayHave(user identity.User, groups []int, change *model.HintChange) string {
 	p, said := change.Top()
-	if limit := l.Cap(user, groups); said && limit.On && p > limit.Priority {
+	if limit := b.Cap(user, groups); said && limit.On && p > limit.Priority {
 		return refused(user, p, limit)
 	}
 	var h model.Hint
 	change.Apply(&h)
-	if most := l.LimitOf(user, groups).Share; most != 0 && h.Utilization > most {
+	if most := b.LimitOf(user, groups).Share; most != 0 && h.Utilization > most {
 		return fmt.Sprintf("share %d was requested: the limit of %v is %d", h.Utilization, user, most)
 	}
 	return ""
-}
-
-// limitShare limits the share of a hint to that of the client's user, unless the administrator has set
-// it. A program without a share has the largest one.
-func (l *Loop) limitShare(c *Client, hint *model.Hint) {
-	most := c.terms.Grant.Share
-	if most == 0 {
-		most = l.LimitOf(c.User, c.groups()).Share
-	}
-	if most != 0 && (hint.Utilization == 0 || hint.Utilization > most) && !c.pinned.Has("utilization") {
-		hint.Utilization = most
-	}
 }
 
 func refused(user identity.User, p model.Priority, limit model.Cap) string {
