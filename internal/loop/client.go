@@ -9,6 +9,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
 	"xsched/internal/identity"
+	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/terms"
 	"xsched/internal/wire"
@@ -72,11 +73,11 @@ type Client struct {
 	account    *account
 	hints      terms.Process
 	policy     string // requested in HELLO
-	meter      meter  // see requests.go
-	hinted     int    // queues whose hint was updated since the last heartbeat
-	stale      bool   // further updates wait for the next heartbeat
-	held       bool   // by hand
-	grouped    bool   // with its group; see hold.go
+	requests   meter.Requests
+	hinted     int  // queues whose hint was updated since the last heartbeat
+	stale      bool // further updates wait for the next heartbeat
+	held       bool // by hand
+	grouped    bool // with its group; see hold.go
 	queues     map[uint32]*queue
 	caps       map[model.DeviceID]driver.Capability
 	sent       map[model.DeviceID]model.Desired // last state requested from each worker
@@ -96,8 +97,7 @@ type Client struct {
 	changed    []model.DeviceID          // devices whose worker is not yet updated
 	touched    bool                      // changed since copied
 	copied     *clientCopy               // for snapshots; nil: none yet
-	uses       gpuTimes                  // of this client
-	shares     []GPUShare                // of the last second; replaced, never changed
+	use        meter.ProgramUse
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
@@ -106,7 +106,7 @@ func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
 		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
 		bell: o.Doorbell, policy: o.Policy, held: o.Held || o.Kept.Held,
-		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, separate: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, uses: gpuTimes{},
+		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, separate: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, use: meter.NewProgramUse(),
 	}
 	c.hints = terms.New(terms.Options{
 		Book: l.Book, User: o.User, Groups: c.groups(), Attached: o.Attached,
@@ -154,7 +154,7 @@ type queue struct {
 	level       model.Level
 	want        model.Desired
 	gate        *gate.Target // nil: the queue's work is estimated
-	guess       guess        // used if gate is nil
+	guess       meter.Guess  // used if gate is nil
 
 	// A folded queue has a host, and a host may have folded queues; see fold.go.
 	host       *queue
@@ -167,23 +167,13 @@ type queue struct {
 	own             bool // the host itself has work
 	late            bool // in Loop.lateGates
 
-	preemptions uint64
-	suspendedAt model.Time // 0: not suspended with work
-	suspendedNS time.Duration
-	yielded     uint64     // times that yields began
-	yieldedAt   model.Time // 0: it does not yield
-	yieldedNS   time.Duration
-	stoppedBy   map[int]uint64 // preemptions and yields by cause: a PID, ByHand, ByGroup or ByOthers
-	shared      bool           // a snapshot has stoppedBy
-	use         queueUse
-	period      period // see requests.go
+	stops  meter.Stops
+	use    meter.QueueUse
+	period meter.Period
 
 	copies model.Copies // see copies.go
 	tell   [tellUsers]uint32
 	waits  uint64 // of the program, as last read; see fed.go
 
-	quiet    bool          // the client does not ring; see quiet.go
-	worked   time.Duration // while quiet: the part of the client's total already accounted
-	workedAt model.Time    // time of that reading
-	owed     time.Duration // busy time not yet accounted when quiet ended; negative if over-counted
+	quiet bool // the client does not ring; see quiet.go
 }

@@ -15,6 +15,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/identity"
+	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -72,7 +73,7 @@ func (l *Loop) Accounts() int { return l.accounts }
 
 // GuessedIdle reports whether a queue of a client is estimated to be idle.
 func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
-	return l.clients[id].queues[index].guess.idle
+	return l.clients[id].queues[index].guess.Idle()
 }
 
 // BareQueues returns the number of bare queues.
@@ -161,10 +162,12 @@ func (l *Loop) PublishInterrupted(d time.Duration) {
 }
 
 // Requests returns the requests of a client, nil if there are none.
-func (c *Client) Requests() *LatencyView { return c.meter.figures.view(c.hints.Hint.SLO.Latency) }
+func (c *Client) Requests() *LatencyView {
+	return c.requests.Figures().Latency(c.hints.Hint.SLO.Latency)
+}
 
 // Open returns for how long the request in progress lasts.
-func (c *Client) Open(now model.Time) time.Duration { return c.meter.open(now) }
+func (c *Client) Open(now model.Time) time.Duration { return c.requests.Open(now) }
 
 // WatchAt is the part of a heartbeat that concerns requests.
 func (l *Loop) WatchAt(now model.Time, c *Client) {
@@ -172,8 +175,8 @@ func (l *Loop) WatchAt(now model.Time, c *Client) {
 	l.watchRequests(now, c)
 }
 
-// LatencyWindow exports latencyWindow.
-const LatencyWindow = latencyWindow
+// LatencyWindow exports meter.LatencyWindow.
+const LatencyWindow = meter.LatencyWindow
 
 // BreakEpoll makes the loop's next wait fail.
 func (l *Loop) BreakEpoll(ctx context.Context) error {

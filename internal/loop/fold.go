@@ -122,7 +122,7 @@ func (l *Loop) unfold(now model.Time, c *Client, q *queue) {
 	host.folded = host.folded[:last]
 	host.merged--
 	_ = q.gate.Close()
-	c.leavePeriod(q)
+	c.requests.Leave(&q.period)
 	delete(c.queues, q.id.Index)
 	c.touch()
 	l.folded.Add(-1)

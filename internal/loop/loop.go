@@ -22,6 +22,7 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
+	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/record"
 	"xsched/internal/terms"
@@ -100,9 +101,8 @@ type Loop struct {
 
 	groups HeldGroups // see hold.go
 
-	gpus      gpuTimes
-	shareStep model.Time       // start of the last step of shares
-	waits     driver.Histogram // time that busy queues were suspended
+	usage *meter.Usage
+	waits driver.Histogram // time that busy queues were suspended
 
 	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
@@ -155,7 +155,7 @@ func New(cfg Config) (*Loop, error) {
 		cfg:  cfg, bills: bills{budget: cfg.Budget}, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
 		mail: newMailbox(), done: make(chan struct{}),
 		clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}, due: model.Never,
-		quiet: map[model.DeviceID]*queue{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
+		quiet: map[model.DeviceID]*queue{}, bareClients: map[*Client]bool{}, usage: meter.NewUsage(), resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
 	l.publishConfig()
 	var err error
@@ -280,7 +280,7 @@ func (l *Loop) heartbeat(now model.Time) {
 	counts := l.engine.Stats()
 	l.counts.Store(&counts)
 	l.sample(now)
-	l.sampleGPUs(now)
+	l.usage.Step(now)
 	l.beats++
 	l.beating = slices.AppendSeq(l.beating[:0], maps.Values(l.clients))
 }
@@ -295,7 +295,9 @@ func (l *Loop) beatSome(now model.Time) {
 		c.page.Heartbeat(now)
 		l.readRequests(now, c)
 		l.watchRequests(now, c)
-		c.updateShares(now, l.shareStep, l.gpus)
+		if c.use.Update(now, l.usage) {
+			c.touch()
+		}
 		l.watchCopies(now, c)
 		l.tickHints(c)
 		changed := c.leases.Tick(now)

@@ -67,7 +67,8 @@ func (c *Client) countUnlisted(q *queue, by int) {
 func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 	l.assumeOutsiders(now, c, q.device)
 	c.countUnlisted(q, 1)
-	l.gpus.enter(now, q)
+	l.usage.Enter(now, &q.use, q.device, &c.use)
+	l.note(now, q)
 	c.competing[q.device]++
 	can := l.queueCapability(c, q)
 	l.engine.AddQueue(now, model.Queue{
@@ -85,7 +86,8 @@ func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 // leave removes a competing queue from the engine.
 func (l *Loop) leave(now model.Time, c *Client, q *queue) {
 	l.engine.RemoveQueue(now, q.id) // reports the queue's last transition
-	l.gpus.leave(now, q)
+	l.usage.Leave(now, &q.use, !q.unlisted, maxGPUs)
+	c.touch()
 	c.countUnlisted(q, -1)
 	if c.competing[q.device] > 1 {
 		c.competing[q.device]--

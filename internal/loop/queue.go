@@ -12,6 +12,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
+	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/terms"
 	"xsched/internal/wire"
@@ -42,7 +43,7 @@ func (l *Loop) join(c *Client) error {
 	// A process is suspended by hand as a whole, with the clients that it opens later.
 	c.held = c.held || slices.ContainsFunc(l.byPID[c.PID], func(o *Client) bool { return o.held })
 	l.byPID[c.PID] = append(l.byPID[c.PID], c)
-	c.meter.joined = now
+	c.requests.Begin(now)
 	l.openAccount(c)
 	l.regroup(now, c)
 	if c.policy != "" {
@@ -134,7 +135,8 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 		c.touch()
 	}
 	if q.quiet {
-		l.gpus.worked(now, q, v.Worked(now))
+		l.usage.Worked(now, &q.use, v.Worked(now))
+		c.touch()
 	}
 	waited := v.Waits != q.waits && !q.quiet
 	q.waits = v.Waits
@@ -199,13 +201,10 @@ func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed feed)
 	q.busy = busy
 	c.touch()
 	l.note(now, q)
-	if !busy && q.suspendedAt != 0 {
-		q.suspendedNS += now.Sub(q.suspendedAt)
-		q.suspendedAt = 0
-	}
 	if busy {
 		l.engine.SetBusy(now, q.id, true)
 	} else {
+		q.stops.Resume(now)
 		l.engine.SetIdleAfter(now, q.id, fed.submitted, fed.waited)
 	}
 	l.dirty = true
@@ -226,7 +225,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 		hints: terms.Queue{Device: v.Device, Stream: v.Stream, Offset: v.Priority}, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), l.metrics),
 	}
 	c.page.SetTell(int(index), 0) // of the slot's last queue
-	c.enterPeriod(now, q, v)
+	c.requests.Enter(now, &q.period, v)
 	if host != nil {
 		l.fold(now, c, host, q)
 		return q
@@ -251,7 +250,7 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 	can := l.queueCapability(c, q)
 	q.level, _ = can.Resolve(c.hints.Hint.Level)
 	q.want = model.Desired{Queue: q.id}
-	q.guess = guess{idle: !q.busy, counted: now, since: now}
+	q.guess = meter.NewGuess(now, q.busy)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
@@ -272,7 +271,7 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 
 // removeQueue removes a queue; the caller updates the workers.
 func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
-	l.lastLook(now, c, q)
+	l.readLast(now, c, q)
 	if q.host != nil {
 		l.unfold(now, c, q)
 		return
@@ -280,7 +279,7 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 	l.dissolve(now, c, q)
 	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
 	l.unquiet(now, c, q)
-	c.leavePeriod(q)
+	c.requests.Leave(&q.period)
 	if q.unproved == "" {
 		l.leave(now, c, q)
 	}
@@ -409,22 +408,6 @@ func (l *Loop) apply(now model.Time, d model.Desired) {
 	}
 	if q.gate != nil {
 		l.setGate(c, q)
-	}
-}
-
-// accountSuspension updates the account of a queue that was suspended or resumed.
-func (l *Loop) accountSuspension(now model.Time, c *Client, q *queue, was bool) {
-	l.note(now, q)
-	c.touch()
-	switch stop := q.want.Suspend != 0; {
-	case stop && !was && q.busy:
-		q.preemptions++
-		l.countPreemption(c, q)
-		q.suspendedAt = now
-	case !stop && q.suspendedAt != 0:
-		l.waits.Record(now.Sub(q.suspendedAt))
-		q.suspendedNS += now.Sub(q.suspendedAt)
-		q.suspendedAt = 0
 	}
 }
 

@@ -44,8 +44,9 @@ func (l *Loop) beginQuiet(now model.Time) {
 		if v.Generation != q.generation {
 			return // the slot was reused, and its doorbell is pending
 		}
-		l.gpus.pause(now, q)
-		q.quiet, q.worked, q.workedAt = true, v.Worked(now)-q.owed, now
+		l.usage.Pause(now, &q.use, v.Worked(now))
+		q.quiet = true
+		c.touch()
 		l.quiet[gpu] = q
 		c.page.Hush(int(id.Index))
 	})
@@ -71,10 +72,12 @@ func (l *Loop) unquiet(now model.Time, c *Client, q *queue) {
 	if v.Generation == q.generation {
 		l.follow(now, c, q, &v)
 	} else {
-		l.gpus.worked(now, q, v.Worked(now)) // the queue is gone, but the slot keeps its total
+		l.usage.Worked(now, &q.use, v.Worked(now)) // the queue is gone, but the slot keeps its total
 	}
 	delete(l.quiet, q.device)
-	q.quiet, q.owed = false, v.Worked(now)-q.worked
+	q.quiet = false
+	l.usage.Resume(&q.use, v.Worked(now))
+	c.touch()
 	l.note(now, q)
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"xsched/internal/engine"
+	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 	"xsched/internal/wire"
@@ -130,10 +131,7 @@ func (l *Loop) publish(now model.Time) {
 		return
 	}
 	b.out.config = l.engine.Config()
-	b.out.gpus = make(map[model.DeviceID]GPUView, len(l.gpus))
-	for id, t := range l.gpus {
-		b.out.gpus[id] = GPUView{t.use.upTo(b.out.at), t.recent.share}
-	}
+	b.out.gpus = l.usage.GPUs(b.out.at)
 	p.building, p.next = nil, l.now().Add(max(copyPause, (copyShare-1)*b.spent))
 	l.snapshots.Add(1)
 	b.request.got = b.out
@@ -171,7 +169,7 @@ func (l *Loop) copySome(b *builder) bool {
 		if q.busy && q.gate != nil {
 			q.submitted = c.page.Queue(int(q.id.Index)).Submitted
 		}
-		q.shared = true
+		q.stops.Share()
 		b.client.copies = append(b.client.copies, *q)
 		last := &b.client.copies[len(b.client.copies)-1]
 		last.folded = nil
@@ -182,7 +180,8 @@ func (l *Loop) copySome(b *builder) bool {
 	}
 	done := b.client
 	b.client = nil
-	done.queues, done.onGPU, done.separate, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied, done.uses = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
+	done.queues, done.onGPU, done.separate, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied = nil, nil, nil, nil, nil, nil, nil, nil, nil
+	done.use = meter.ProgramUse{Shares: done.use.Shares}
 	if c != nil {
 		c.copied = done
 	}

@@ -12,6 +12,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/engine"
+	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 	"xsched/internal/wire"
@@ -77,12 +78,12 @@ type ClientView struct {
 	// Open is for how long the request in progress lasts, at least; 0: none is known.
 	Open time.Duration
 
-	figures *figures
+	figures *meter.Figures
 }
 
 // Latency returns the requests of the client so far, nil if there are none. The figures are current:
 // younger than the rest of the view.
-func (v *ClientView) Latency() *LatencyView { return v.figures.view(v.Hint.SLO.Latency) }
+func (v *ClientView) Latency() *LatencyView { return v.figures.Latency(v.Hint.SLO.Latency) }
 
 // view formats the state of a client, or of its copy in a snapshot.
 func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
@@ -90,8 +91,8 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hints.Hint, PriorityNote: c.hints.Note, Rule: c.hints.Terms.Rule, Held: c.held,
 		Group: c.hints.Terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.hints.Terms.Grant.Priority(),
-		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Refused: c.refused, Shares: c.shares,
-		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
+		Caps: maps.Clone(c.caps), Marked: c.requests.Read, MarksLost: c.requests.Lost, Open: c.requests.Open(now), Refused: c.refused, Shares: c.use.Shares,
+		Caught: c.session.Hardware().Caught(), figures: c.requests.Figures(),
 	}
 	if v.Ungranted = c.ungranted(); len(v.Ungranted) > 0 {
 		v.PriorityNote = fmt.Sprintf("the pod was granted other GPUs than %v: best effort there", v.Ungranted[0])
@@ -103,19 +104,14 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.hints.Stream, Hint: c.hints.Effective(&q.hints), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
-			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Bursts: q.bursts, Transitions: q.transitions,
+			Preemptions: q.stops.Preemptions, Yielded: q.stops.Yielded, Submitted: q.submitted, Bursts: q.bursts, Transitions: q.transitions,
 		}
 		if qv.Merged, qv.Submitted = q.merged, q.submitted+q.mergedSubmitted; q.merged > 0 && reason == "" {
 			qv.Reason = fmt.Sprintf("the user has too many queues: %d more of the program are scheduled as one with this", qv.Merged)
 		}
 		qv.Route = l.route(c, q, level)
-		if q.suspendedAt != 0 {
-			qv.Suspended += max(0, now.Sub(q.suspendedAt))
-		}
-		if q.yieldedAt != 0 {
-			qv.Yielding += max(0, now.Sub(q.yieldedAt))
-		}
-		qv.Ran, qv.StoppedBy = q.use.upTo(now), q.stoppedBy
+		qv.Suspended, qv.Yielding = q.stops.Times(now)
+		qv.Ran, qv.StoppedBy = q.use.UpTo(now), q.stops.Causes()
 		qv.OwnSliceUS = c.session.Hardware().OwnSlice(q.device)
 		v.Queues = append(v.Queues, qv)
 	}

@@ -12,7 +12,6 @@ import (
 
 const gpu, otherGPU = model.DeviceID(1), model.DeviceID(2)
 
-func priority(p model.Priority) *model.Priority { return &p }
 
 // hints makes a change of numbers by the names of the hints.
 func hints(pairs ...any) (c model.HintChange) {
@@ -38,9 +37,9 @@ func TestEffective(t *testing.T) {
 		"a rule grants more":           {options: Options{Terms: Terms{Rule: "r", Hint: hints("priority", 30), Granted: 30}}, priority: 30, share: 40, cap: 30},
 		"program over rule":            {options: Options{Said: hints("priority", 5), Terms: Terms{Rule: "r", Hint: hints("priority", 30), Granted: 30}}, priority: 5, share: 40, cap: 30},
 		"control client over program":  {options: Options{Said: hints("priority", 5), Kept: Kept{Set: hints("priority", 7)}}, priority: 7, share: 40, cap: 10},
-		"ceiling of the administrator": {options: Options{Said: hints("priority", 5), Kept: Kept{Ceiling: priority(-20)}}, priority: -20, share: 40, cap: -20},
-		"grant over limit":             {options: Options{Said: hints("priority", 60), Terms: Terms{Grant: Grant{Ceiling: priority(50), Share: 70, Pool: "p"}}}, priority: 50, share: 70, cap: 50, pool: "p"},
-		"grant without a share":        {options: Options{Terms: Terms{Grant: Grant{Ceiling: priority(50)}}}, share: 40, cap: 50, pool: model.PoolBestEffort},
+		"ceiling of the administrator": {options: Options{Said: hints("priority", 5), Kept: Kept{Ceiling: new(model.Priority(-20))}}, priority: -20, share: 40, cap: -20},
+		"grant over limit":             {options: Options{Said: hints("priority", 60), Terms: Terms{Grant: Grant{Ceiling: new(model.Priority(50)), Share: 70, Pool: "p"}}}, priority: 50, share: 70, cap: 50, pool: "p"},
+		"grant without a share":        {options: Options{Terms: Terms{Grant: Grant{Ceiling: new(model.Priority(50))}}}, share: 40, cap: 50, pool: model.PoolBestEffort},
 		"administrator over grant":     {options: Options{Kept: Kept{Pinned: hints("utilization", 90)}, Terms: Terms{Grant: Grant{Share: 70, Pool: "p"}}}, share: 90, cap: 10},
 		"GPU without a grant": {
 			options:  Options{Said: hints("priority", 9), Terms: Terms{Grant: Grant{Share: 70, Pool: "p", Devices: []model.DeviceID{otherGPU}}}},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop
+package meter
 
 import (
 	"math"
@@ -57,27 +57,33 @@ func TestRecentUse(t *testing.T) {
 	}
 }
 
+// queue is a queue with work or without.
+type queue struct {
+	QueueUse
+	active bool
+}
+
 // shared is a GPU with some clients, and what the clients have by a count of each microsecond.
 type shared struct {
-	g       gpuTimes
+	g       *Usage
 	gpu     model.DeviceID
 	now     model.Time
-	clients []*Client
+	clients []*ProgramUse
 	queues  [][]*queue
 	exact   []float64 // microseconds
 	used    int       // microseconds
 }
 
 func newShared(clients, queues int) *shared {
-	s := &shared{g: gpuTimes{}, gpu: model.MakeDeviceID(0, 1, 0, 0), now: model.Time(time.Hour), exact: make([]float64, clients)}
+	s := &shared{g: NewUsage(), gpu: model.MakeDeviceID(0, 1, 0, 0), now: model.Time(time.Hour), exact: make([]float64, clients)}
 	for range clients {
-		c := &Client{uses: gpuTimes{}}
-		s.clients = append(s.clients, c)
+		c := NewProgramUse()
+		s.clients = append(s.clients, &c)
 		s.queues = append(s.queues, nil)
 		for range queues {
-			q := &queue{owner: c, device: s.gpu}
+			q := &queue{}
 			s.queues[len(s.queues)-1] = append(s.queues[len(s.queues)-1], q)
-			s.g.enter(s.now, q)
+			s.g.Enter(s.now, &q.QueueUse, s.gpu, &c)
 		}
 	}
 	return s
@@ -87,7 +93,7 @@ func (s *shared) pass(us int) {
 	s.now = s.now.Add(time.Duration(us) * time.Microsecond)
 	var running []int
 	for i, queues := range s.queues {
-		if slices.ContainsFunc(queues, func(q *queue) bool { return q.busy && q.want.Suspend == 0 }) {
+		if slices.ContainsFunc(queues, func(q *queue) bool { return q.active }) {
 			running = append(running, i)
 		}
 	}
@@ -101,10 +107,8 @@ func (s *shared) pass(us int) {
 
 func (s *shared) change(client, n int, busy, suspended bool) {
 	q := s.queues[client][n]
-	if q.busy, q.want.Suspend = busy, 0; suspended {
-		q.want.Suspend = model.LevelBlock
-	}
-	s.g.note(s.now, q)
+	q.active = busy && !suspended
+	s.g.Set(s.now, &q.QueueUse, q.active)
 }
 
 // The shares of a GPU add up to the time in which it was used, for any history of its queues: clients that
@@ -120,9 +124,10 @@ func TestSharesAddUp(t *testing.T) {
 		s.pass(1) // a sample of the past
 		var sum float64
 		for i, c := range s.clients {
-			c.updateShares(s.now, s.now, s.g)
+			s.g.step = s.now
+			c.Update(s.now, s.g)
 			share := 0.0
-			for _, of := range c.shares {
+			for _, of := range c.Shares {
 				share += of.Share
 			}
 			if math.Abs(share-s.exact[i]/1e6) > 1e-6 {
@@ -148,8 +153,9 @@ func TestSharesOfManyClients(t *testing.T) {
 	}
 	var sum float64
 	for _, c := range s.clients {
-		c.updateShares(s.now, s.now, s.g)
-		sum += c.shares[0].Share
+		s.g.step = s.now
+		c.Update(s.now, s.g)
+		sum += c.Shares[0].Share
 	}
 	if math.Abs(sum-0.1) > 1e-4 {
 		t.Errorf("1000 clients used %.5f of a second, want 0.1", sum)
@@ -165,43 +171,43 @@ func TestSharesOfManyClients(t *testing.T) {
 
 // Queues that use a GPU at the same time count once for their program.
 func TestSharesOfAClient(t *testing.T) {
-	g := gpuTimes{}
-	c := &Client{uses: gpuTimes{}}
+	const maxGPUs = 16
+	g, c := NewUsage(), NewProgramUse()
 	gpu, other := model.MakeDeviceID(0, 1, 0, 0), model.MakeDeviceID(0, 2, 0, 0)
-	a, b, d := &queue{owner: c, device: gpu}, &queue{owner: c, device: gpu}, &queue{owner: c, device: other}
+	a, b, d := &QueueUse{}, &QueueUse{}, &QueueUse{}
 	at := func(ms int) model.Time { return model.Time(time.Hour).Add(time.Duration(ms) * time.Millisecond) }
-	for _, q := range []*queue{a, b, d} {
-		g.enter(at(0), q)
+	update := func(ms int) bool {
+		g.step = at(ms)
+		return c.Update(at(ms), g)
 	}
-	c.updateShares(at(0), at(0), g)
-	set := func(ms int, q *queue, busy bool) {
-		q.busy = busy
-		g.note(at(ms), q)
+	g.Enter(at(0), a, gpu, &c)
+	g.Enter(at(0), b, gpu, &c)
+	g.Enter(at(0), d, other, &c)
+	update(0)
+	g.Set(at(0), a, true)
+	g.Set(at(250), b, true)
+	g.Set(at(500), a, false)
+	g.Set(at(500), d, true)
+	g.Set(at(750), b, false)
+	if !update(1000) || len(c.Shares) != 2 || c.Shares[0] != (GPUShare{gpu, 0.75}) || c.Shares[1] != (GPUShare{other, 0.5}) {
+		t.Errorf("shares %+v", c.Shares)
 	}
-	set(0, a, true)
-	set(250, b, true)
-	set(500, a, false)
-	set(500, d, true)
-	set(750, b, false)
-	c.touched = false
-	if c.updateShares(at(1000), at(1000), g); !c.touched || len(c.shares) != 2 || c.shares[0] != (GPUShare{gpu, 0.75}) || c.shares[1] != (GPUShare{other, 0.5}) {
-		t.Errorf("shares %+v", c.shares)
-	}
-	set(1000, d, false)
+	g.Set(at(1000), d, false)
+	changed := false
 	for ms := 1000; ms <= 3000; ms += 250 {
-		c.touched = false
-		c.updateShares(at(ms), at(ms), g)
+		changed = update(ms)
 	}
-	if c.touched || len(c.shares) != 0 {
-		t.Errorf("shares %+v of an idle program, changed %v", c.shares, c.touched)
+	if changed || len(c.Shares) != 0 {
+		t.Errorf("shares %+v of an idle program, changed %v", c.Shares, changed)
 	}
-	for _, q := range []*queue{a, b, d} {
-		g.leave(at(3000), q)
+	for _, q := range []*QueueUse{a, b, d} {
+		g.Leave(at(3000), q, true, maxGPUs)
 	}
 	for i := range uint32(10 * maxGPUs) {
-		q := &queue{owner: c, device: model.DeviceID(1000 + i), busy: true}
-		g.enter(at(4000), q)
-		g.leave(at(5000), q)
+		q := &QueueUse{}
+		g.Enter(at(4000), q, model.DeviceID(1000+i), &c)
+		g.Set(at(4000), q, true)
+		g.Leave(at(5000), q, true, maxGPUs)
 	}
 	if len(c.uses) > maxGPUs+1 {
 		t.Errorf("%d devices are kept", len(c.uses))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop
+package meter
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"xsched/internal/model"
 )
 
-// guessed is a program whose work is estimated, beside a low queue that is always busy and a high one.
+// guessed is a program whose work is estimated, next to a lower-priority queue that is always busy and a higher one.
 type guessed struct {
 	kernel time.Duration // length of its kernels, during which it sleeps; 0: no work
 	from   time.Duration // start of its work
@@ -34,7 +34,7 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	times := (&Loop{engine: e}).guessTimes()
+	times := NewGuessTimes(e.Config().Quantum, e.Config().StarvationBound)
 	id := func(i int) model.QueueID { return model.QueueID{Session: model.SessionID(i)} }
 	for i, rank := range []model.Priority{10, -5, -5} {
 		e.AddQueue(1, model.Queue{
@@ -47,22 +47,22 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 	if g.period > 0 {
 		step, period = g.period/25, g.period
 	}
-	q := guess{since: 1}
-	tell := func(now model.Time) { e.SetBusy(now, id(mine), q.busy()) }
+	q := Guess{since: 1}
+	report := func(now model.Time) { e.SetBusy(now, id(mine), q.Busy()) }
 	took, idle, worked := time.Duration(0), time.Duration(0), false
 	first := false
 	for at := step; at < to; at += step {
 		now := model.Time(at)
-		tell(now)
+		report(now)
 		highWorks := at%period < g.high
 		e.SetBusy(now, id(high), highWorks)
 		changes, _ := e.Decide(now)
 		for _, d := range changes {
 			if d.Queue == id(mine) && (d.Suspend != 0) != q.stopped {
 				if q.stopped {
-					q.resume(now)
+					q.Resume(now)
 				} else {
-					q.stop(now, e.WaitsSince(d.Queue, q.since), times)
+					q.Stop(now, e.WaitsSince(d.Queue, q.since), times)
 				}
 			}
 		}
@@ -76,9 +76,9 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 			}
 		}
 		if (at+g.phase)%(50*time.Millisecond) == 0 {
-			q.observe(now, worked, standing{e.Kept(id(mine)), e.WaitsSince(id(mine), q.since)}, times)
+			q.Observe(now, worked, Standing{e.Kept(id(mine)), e.WaitsSince(id(mine), q.since)}, times)
 			worked = false
-			tell(now)
+			report(now)
 		}
 		if idle += step; runs {
 			idle = 0
@@ -143,7 +143,7 @@ func TestGuess(t *testing.T) {
 				a := g.run(t, test.from, test.from+20*second)
 				share := int(100 * a.had / max(1, a.had+a.low))
 				if share < test.least || share > test.most || a.gap > test.gap || a.first > test.first {
-					t.Errorf("looks at %v: %d %% of the GPU, want %d to %d; %+v", phase, share, test.least, test.most, a)
+					t.Errorf("observed at %v: %d %% of the GPU, want %d to %d; %+v", phase, share, test.least, test.most, a)
 				}
 			}
 		})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop
+package meter
 
 import (
 	"cmp"
@@ -48,14 +48,14 @@ func (r *recentUse) due(step model.Time) bool {
 	return r.at[(r.next+shareSamples-1)%shareSamples] < step
 }
 
-// sampleGPUs begins a step when it is time to, and updates the shares of the GPUs. Clients follow in the
+// Step begins a step when it is time to, and updates the shares of the GPUs. Programs follow in the
 // same pass: shares of the same time add up.
-func (l *Loop) sampleGPUs(now model.Time) {
-	if now < l.shareStep.Add(shareStep) {
+func (g *Usage) Step(now model.Time) {
+	if now < g.step.Add(shareStep) {
 		return
 	}
-	l.shareStep = now
-	for _, t := range l.gpus {
+	g.step = now
+	for _, t := range g.gpus {
 		if t.recent.due(now) {
 			t.recent.sample(now, t.use.upTo(now))
 		}
@@ -69,34 +69,43 @@ type GPUShare struct {
 	Share  float64
 }
 
-// updateShares updates the shares of a client once per step.
-func (c *Client) updateShares(now, step model.Time, gpus gpuTimes) {
+// Update updates the shares of a program once per step, and reports whether they changed.
+func (p *ProgramUse) Update(now model.Time, all *Usage) bool {
 	changed := false
-	for id, t := range c.uses {
-		if !t.recent.due(step) {
+	for id, t := range p.uses {
+		if !t.recent.due(all.step) {
 			continue
 		}
 		total := t.use.total
-		if gpu := gpus[id]; gpu != nil { // nil: no client has queues there
+		if gpu := all.gpus[id]; gpu != nil { // nil: no client has queues there
 			total = t.use.upTo(gpu.turns.at(now))
 		}
 		changed = t.recent.sample(now, total) || changed
 	}
 	if !changed {
-		return
+		return false
 	}
-	c.shares = nil
-	for id, t := range c.uses {
+	p.Shares = nil
+	for id, t := range p.uses {
 		if t.recent.share > 0 {
-			c.shares = append(c.shares, GPUShare{id, t.recent.share})
+			p.Shares = append(p.Shares, GPUShare{id, t.recent.share})
 		}
 	}
-	slices.SortFunc(c.shares, func(a, b GPUShare) int { return cmp.Compare(a.Device, b.Device) })
-	c.touch()
+	slices.SortFunc(p.Shares, func(a, b GPUShare) int { return cmp.Compare(a.Device, b.Device) })
+	return true
 }
 
-// GPUView is how much a GPU is used.
-type GPUView struct {
+// GPU is how much a GPU is used.
+type GPU struct {
 	Busy  time.Duration // at least one queue used it
 	Share float64       // of the last second
+}
+
+// GPUs returns how much each GPU is used.
+func (g *Usage) GPUs(now model.Time) map[model.DeviceID]GPU {
+	out := make(map[model.DeviceID]GPU, len(g.gpus))
+	for id, t := range g.gpus {
+		out[id] = GPU{t.use.upTo(now), t.recent.share}
+	}
+	return out
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop
+package meter
 
 import (
 	"sync/atomic"
@@ -10,10 +10,10 @@ import (
 	"xsched/internal/model"
 )
 
-// This file keeps the figures of a client's requests. Readers read them while the loop writes, so
-// nothing is copied for snapshots. Two windows take turns: quantiles describe the requests of the
-// last one to two windows.
-const latencyWindow = 30 * time.Second
+// LatencyWindow is how often the recent figures of requests begin anew. Two windows take turns:
+// quantiles describe the requests of the last one to two windows. Readers read the figures while the
+// loop writes, so nothing is copied for snapshots.
+const LatencyWindow = 30 * time.Second
 
 // durations are the histograms of some requests.
 type durations struct {
@@ -36,8 +36,8 @@ func (d *durations) judge(total, target time.Duration, n uint64) {
 	}
 }
 
-// figures are the requests of a client from one source. Only the loop writes.
-type figures struct {
+// Figures are the requests of a client from one source. Only the loop writes.
+type Figures struct {
 	marked   bool
 	requests atomic.Uint64 // all, including those whose duration is unknown
 	ever     durations
@@ -48,7 +48,7 @@ type figures struct {
 }
 
 // add adds n requests that took total, and waited for a part of it.
-func (f *figures) add(now model.Time, total, wait time.Duration, n uint64, target time.Duration) {
+func (f *Figures) add(now model.Time, total, wait time.Duration, n uint64, target time.Duration) {
 	total = max(total, 0)
 	wait = min(max(wait, 0), total)
 	f.rotate(now)
@@ -58,7 +58,7 @@ func (f *figures) add(now model.Time, total, wait time.Duration, n uint64, targe
 		recent = &durations{}
 		f.current.Store(recent)
 		if f.previous.Load() == nil {
-			f.turn = now.Add(latencyWindow)
+			f.turn = now.Add(LatencyWindow)
 		}
 	}
 	f.requests.Add(n)
@@ -71,21 +71,21 @@ func (f *figures) add(now model.Time, total, wait time.Duration, n uint64, targe
 }
 
 // rotate begins a new window when it is time to.
-func (f *figures) rotate(now model.Time) {
+func (f *Figures) rotate(now model.Time) {
 	if f.current.Load() == nil && f.previous.Load() == nil || now < f.turn {
 		return
 	}
 	last := f.current.Load()
-	if now >= f.turn.Add(latencyWindow) {
+	if now >= f.turn.Add(LatencyWindow) {
 		last = nil
 	}
 	f.previous.Store(last)
 	f.current.Store(nil)
-	f.turn = now.Add(latencyWindow)
+	f.turn = now.Add(LatencyWindow)
 }
 
 // retarget forgets how requests met an earlier target.
-func (f *figures) retarget(target time.Duration) {
+func (f *Figures) retarget(target time.Duration) {
 	if f.target.Load() == int64(target) {
 		return
 	}
@@ -105,8 +105,8 @@ type Durations struct {
 	Recent *driver.Histogram
 }
 
-// LatencyView describes the requests of a client.
-type LatencyView struct {
+// Latency describes the requests of a client.
+type Latency struct {
 	Marked           bool // by the program; otherwise they are its busy periods
 	Requests         uint64
 	Total, Wait, Own Durations
@@ -114,12 +114,12 @@ type LatencyView struct {
 	Met, Missed, RecentMet, RecentMissed uint64
 }
 
-// view returns the figures, nil without requests. Met and Missed are for the given target.
-func (f *figures) view(target time.Duration) *LatencyView {
+// Latency returns the figures, nil without requests. Met and Missed are for the given target.
+func (f *Figures) Latency(target time.Duration) *Latency {
 	if f == nil || f.requests.Load() == 0 {
 		return nil
 	}
-	v := &LatencyView{
+	v := &Latency{
 		Marked: f.marked, Requests: f.requests.Load(),
 		Total: Durations{&f.ever.total, &driver.Histogram{}}, Wait: Durations{&f.ever.wait, &driver.Histogram{}}, Own: Durations{&f.ever.own, &driver.Histogram{}},
 	}
