@@ -71,7 +71,7 @@ func (l *Loop) addBare(c *Client) {
 	// Remove queues on GPUs where the client has no hardware queue any more.
 	for gpu, q := range c.bare {
 		if _, ok := c.caps[gpu]; !ok {
-			l.removeBare(c, q)
+			l.removeQueue(l.now(), c, q)
 		}
 	}
 	l.updateWorkers(c)
@@ -86,11 +86,9 @@ func (l *Loop) markHooked(c *Client, gpu model.DeviceID) {
 		c.hooked[gpu] = true
 	}
 	if q := c.bare[gpu]; q != nil {
-		l.removeBare(c, q)
+		l.removeQueue(l.now(), c, q)
 	}
 }
-
-func (l *Loop) removeBare(c *Client, q *queue) { l.removeQueue(l.now(), c, q) }
 
 // dropBare is the part of removeQueue for bare clients.
 func (l *Loop) dropBare(c *Client, q *queue) {

@@ -88,7 +88,7 @@ func (l *Loop) CheckCopies() error {
 			continue
 		}
 		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copied}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}}
-		got, want := s.view(l, 0), l.view(now, &cfg, c)
+		got, want := s.view(0), c.view(now, &cfg)
 		got.Age, want.Age = 0, 0
 		if !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("the copy of client %d is\n%+v\nits state is\n%+v", c.ID, got, want)
@@ -106,7 +106,7 @@ func (l *Loop) SharedWithOutsiders(gpu model.DeviceID) bool { return l.outsiders
 // Unformatted takes a snapshot and returns what formats it later.
 func (l *Loop) Unformatted(ctx context.Context) (func() []ClientView, error) {
 	s, err := l.snapshot(ctx)
-	return func() []ClientView { return s.format(l) }, err
+	return func() []ClientView { return s.format() }, err
 }
 
 // Copied returns how many clients have a copy, and how many of those a snapshot would reuse.

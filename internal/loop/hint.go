@@ -149,8 +149,8 @@ func (l *Loop) requestPolicy(c *Client, name string) {
 
 // queueCapability returns what the drivers can do to a queue. Streams of one process share its
 // hardware queues, so only the gate preempts them separately.
-func (l *Loop) queueCapability(c *Client, q *queue) driver.Capability {
-	can := l.deviceCapability(c, q.device)
+func (c *Client) queueCapability(q *queue) driver.Capability {
+	can := c.deviceCapability(q.device)
 	if (c.hints.Streams > 0 || c.hints.Hint.PerQueue || c.hasQueueHints(q.device)) && can.MaxLevel > model.LevelBlock {
 		can.MaxLevel = model.LevelBlock
 		can.Reason = "the queues of this process are scheduled one by one, which only level 1 supports"

@@ -24,7 +24,7 @@ const (
 const maxUnlisted = maxGPUs
 
 // unproved returns why the queues of a client do not compete on a GPU; empty: they do.
-func (l *Loop) unproved(c *Client, gpu model.DeviceID) string {
+func (c *Client) unproved(gpu model.DeviceID) string {
 	if _, ok := c.caps[gpu]; ok || c.Attached {
 		return ""
 	}
@@ -70,9 +70,9 @@ func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 	l.usage.Enter(now, &q.use, q.device, &c.use)
 	l.note(now, q)
 	c.competing[q.device]++
-	can := l.queueCapability(c, q)
+	can := c.queueCapability(q)
 	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: c.PID, User: c.User.Account().Key(), Device: q.device, Hint: c.hints.EffectiveForEngine(&q.hints), Level: q.level, Best: l.best(c, q.device),
+		ID: q.id, PID: c.PID, User: c.User.Account().Key(), Device: q.device, Hint: c.hints.EffectiveForEngine(&q.hints), Level: q.level, Best: c.best(q.device),
 		Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
 	if l.heldBy(c.PID) != 0 {
@@ -117,7 +117,7 @@ func (l *Loop) updateProof(c *Client) {
 			continue // its primary queue competes for it
 		}
 		was := q.unproved
-		q.unproved = l.unproved(c, q.device)
+		q.unproved = c.unproved(q.device)
 		switch {
 		case q.unproved == was:
 			continue

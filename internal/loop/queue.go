@@ -236,7 +236,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 
 // enter adds a queue to the engine; the caller updates the workers.
 func (l *Loop) enter(now model.Time, c *Client, q *queue) {
-	q.unproved = l.unproved(c, q.device)
+	q.unproved = c.unproved(q.device)
 	q.owner, q.own = c, q.busy
 	c.touch()
 	if c.hosts[q.device] == nil {
@@ -247,7 +247,7 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 	c.onGPU[q.device]++
 	l.queueCount.Add(1)
 	regroup := c.hints.Count(&q.hints, 1)
-	can := l.queueCapability(c, q)
+	can := c.queueCapability(q)
 	q.level, _ = can.Resolve(c.hints.Hint.Level)
 	q.want = model.Desired{Queue: q.id}
 	q.guess = meter.NewGuess(now, q.busy)
@@ -311,7 +311,7 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 
 // deviceCapability returns what the drivers can do to a client on a device, and the reason for a
 // limit.
-func (l *Loop) deviceCapability(c *Client, gpu model.DeviceID) driver.Capability {
+func (c *Client) deviceCapability(gpu model.DeviceID) driver.Capability {
 	if why := c.off[gpu]; why != "" {
 		return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
 	}
@@ -323,8 +323,8 @@ func (l *Loop) deviceCapability(c *Client, gpu model.DeviceID) driver.Capability
 }
 
 // best returns the highest level that the drivers support for a client on a device.
-func (l *Loop) best(c *Client, gpu model.DeviceID) model.Level {
-	level, _ := l.deviceCapability(c, gpu).Resolve(model.LevelAuto)
+func (c *Client) best(gpu model.DeviceID) model.Level {
+	level, _ := c.deviceCapability(gpu).Resolve(model.LevelAuto)
 	return level
 }
 
@@ -377,9 +377,9 @@ func (l *Loop) updateLevels(c *Client) {
 		if q.host != nil {
 			continue
 		}
-		can := l.queueCapability(c, q)
+		can := c.queueCapability(q)
 		q.level, _ = can.Resolve(c.hints.Hint.Level)
-		l.engine.SetLevel(now, q.id, q.level, l.best(c, q.device), can.Slices)
+		l.engine.SetLevel(now, q.id, q.level, c.best(q.device), can.Slices)
 	}
 	l.dirty = true
 }
@@ -418,7 +418,7 @@ func (l *Loop) gateState(c *Client, q *queue) model.Desired {
 	if c.off[q.device] != "" {
 		return model.Desired{Queue: d.Queue}
 	}
-	if d.Suspend > model.LevelBlock && l.queueCapability(c, q).MaxLevel < d.Suspend {
+	if d.Suspend > model.LevelBlock && c.queueCapability(q).MaxLevel < d.Suspend {
 		d.Suspend = model.LevelBlock
 	}
 	return d

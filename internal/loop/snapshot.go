@@ -205,20 +205,20 @@ func (c *Client) touch() {
 }
 
 // format returns the clients, oldest first. Callers must not change the result.
-func (s *snapshot) format(l *Loop) []ClientView {
+func (s *snapshot) format() []ClientView {
 	s.formatted.Do(func() {
 		s.views = make([]ClientView, 0, len(s.clients))
 		for i := range s.clients {
-			s.views = append(s.views, s.view(l, i))
+			s.views = append(s.views, s.view(i))
 		}
 		slices.SortFunc(s.views, func(a, b ClientView) int { return cmp.Compare(a.ID, b.ID) })
 	})
 	return s.views
 }
 
-// view formats one client. It runs on the reader's goroutine, so it uses only the copy and the
-// loop's constants.
-func (s *snapshot) view(l *Loop, i int) ClientView {
+// view formats one client. It runs on the reader's goroutine, so it uses only the
+// copy.
+func (s *snapshot) view(i int) ClientView {
 	c := s.clients[i].Client
 	copies := s.clients[i].copies
 	c.queues, c.onGPU, c.separate = make(map[uint32]*queue, len(copies)), map[model.DeviceID]int{}, map[model.DeviceID]int{}
@@ -230,7 +230,7 @@ func (s *snapshot) view(l *Loop, i int) ClientView {
 			c.separate[q.device]++
 		}
 	}
-	v := l.view(s.at, &s.config, &c)
+	v := c.view(s.at, &s.config)
 	v.Counters, v.Signs, v.Protections = s.counters[i], s.signs[i], s.clients[i].protections
 	return v
 }
@@ -250,7 +250,7 @@ func (l *Loop) Clients(ctx context.Context) ([]ClientView, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.format(l), nil
+	return s.format(), nil
 }
 
 // Client returns the oldest client of a process, or ErrUnknownPID.
@@ -268,7 +268,7 @@ func (l *Loop) Client(ctx context.Context, pid int) (ClientView, error) {
 	if oldest < 0 {
 		return ClientView{}, ErrUnknownPID
 	}
-	return s.view(l, oldest), nil
+	return s.view(oldest), nil
 }
 
 // GPUs returns how much each GPU is used.

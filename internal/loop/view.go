@@ -86,7 +86,7 @@ type ClientView struct {
 func (v *ClientView) Latency() *LatencyView { return v.figures.Latency(v.Hint.SLO.Latency) }
 
 // view formats the state of a client, or of its copy in a snapshot.
-func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
+func (c *Client) view(now model.Time, cfg *engine.Config) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hints.Hint, PriorityNote: c.hints.Note, Rule: c.hints.Terms.Rule, Held: c.held,
@@ -101,7 +101,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		if q.host != nil {
 			continue // in the entry of its primary queue
 		}
-		level, reason := l.inForce(cfg, c, q)
+		level, reason := c.inForce(cfg, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.hints.Stream, Hint: c.hints.Effective(&q.hints), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.stops.Preemptions, Yielded: q.stops.Yielded, Submitted: q.submitted, Bursts: q.bursts, Transitions: q.transitions,
@@ -109,7 +109,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		if qv.Merged, qv.Submitted = q.merged, q.submitted+q.mergedSubmitted; q.merged > 0 && reason == "" {
 			qv.Reason = fmt.Sprintf("the user has too many queues: %d more of the program are scheduled as one with this", qv.Merged)
 		}
-		qv.Route = l.route(c, q, level)
+		qv.Route = c.route(q, level)
 		qv.Suspended, qv.Yielding = q.stops.Times(now)
 		qv.Ran, qv.StoppedBy = q.use.UpTo(now), q.stops.Causes()
 		qv.OwnSliceUS = c.session.Hardware().OwnSlice(q.device)
@@ -121,12 +121,12 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 
 // inForce returns the level of a queue, and the reason if it is not the highest or not the requested
 // one. It is computed anew: the mode may override the hint, and the reason may have changed.
-func (l *Loop) inForce(cfg *engine.Config, c *Client, q *queue) (model.Level, string) {
+func (c *Client) inForce(cfg *engine.Config, q *queue) (model.Level, string) {
 	want := c.hints.Hint.Level
 	if cfg := cfg.On(q.device); cfg.Mode == model.ModeLevel {
 		want = cfg.ForceLevel
 	}
-	level, reason := l.queueCapability(c, q).Resolve(want)
+	level, reason := c.queueCapability(q).Resolve(want)
 	switch {
 	case c.off[q.device] != "":
 	case q.unproved != "":
@@ -140,7 +140,7 @@ func (l *Loop) inForce(cfg *engine.Config, c *Client, q *queue) (model.Level, st
 }
 
 // route returns the mechanism that preempts a queue at a level.
-func (l *Loop) route(c *Client, q *queue, level model.Level) string {
+func (c *Client) route(q *queue, level model.Level) string {
 	if level <= model.LevelBlock {
 		return "gate"
 	}

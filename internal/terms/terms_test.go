@@ -12,7 +12,6 @@ import (
 
 const gpu, otherGPU = model.DeviceID(1), model.DeviceID(2)
 
-
 // hints makes a change of numbers by the names of the hints.
 func hints(pairs ...any) (c model.HintChange) {
 	for i := 0; i < len(pairs); i += 2 {
