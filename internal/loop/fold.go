@@ -97,7 +97,6 @@ func (l *Loop) hostFor(c *Client, gpu model.DeviceID) *queue {
 
 // fold adds a queue to a host.
 func (l *Loop) fold(now model.Time, c *Client, host, q *queue) {
-	l.unquiet(now, c, host)
 	q.owner, q.host = c, host
 	q.place, host.folded = len(host.folded), append(host.folded, q)
 	host.merged++

@@ -125,8 +125,8 @@ func (l *Loop) updateHints(now model.Time, c *Client) {
 		if q.host != nil {
 			continue
 		}
-		if h := c.hints.EffectiveForEngine(&q.hints); h != base {
-			l.engine.SetQueueHint(now, q.id, h)
+		if own := c.hints.EffectiveForEngine(&q.hints); own != base {
+			l.engine.SetQueueHint(now, q.id, own)
 		}
 	}
 	l.updateLevels(c)

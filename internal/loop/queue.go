@@ -227,8 +227,9 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 	c.page.SetTell(int(index), 0) // of the slot's last queue
 	c.requests.Enter(now, &q.period, v)
 	if host != nil {
+		l.unquiet(now, c, host)
 		l.fold(now, c, host, q)
-		return q
+return q
 	}
 	l.enter(now, c, q)
 	return q
@@ -385,12 +386,12 @@ func (l *Loop) updateLevels(c *Client) {
 }
 
 // apply applies the desired state of one queue to its gate; applyDecision updates the workers.
-func (l *Loop) apply(now model.Time, d model.Desired) {
-	c := l.clients[d.Queue.Session]
+func (l *Loop) apply(now model.Time, desired model.Desired) {
+	c := l.clients[desired.Queue.Session]
 	if c == nil {
 		return
 	}
-	q := c.queues[d.Queue.Index]
+	q := c.queues[desired.Queue.Index]
 	if q == nil {
 		return
 	}
@@ -399,9 +400,9 @@ func (l *Loop) apply(now model.Time, d model.Desired) {
 	}
 	c.markChanged(q.device)
 	was := q.want.Suspend != 0
-	q.want = d
+	q.want = desired
 	c.touch()
-	if stop := d.Suspend != 0; q.guessed() && stop != was {
+	if stop := desired.Suspend != 0; q.guessed() && stop != was {
 		l.guesses = append(l.guesses, guessChange{c, q, stop})
 	} else {
 		l.accountSuspension(now, c, q, was)
@@ -414,14 +415,14 @@ func (l *Loop) apply(now model.Time, d model.Desired) {
 // gateState returns the desired state of a queue's gate. The gate replaces missing hardware levels if
 // a mode forces one level on all queues.
 func (l *Loop) gateState(c *Client, q *queue) model.Desired {
-	d := q.want
+	want := q.want
 	if c.off[q.device] != "" {
-		return model.Desired{Queue: d.Queue}
+		return model.Desired{Queue: want.Queue}
 	}
-	if d.Suspend > model.LevelBlock && c.queueCapability(q).MaxLevel < d.Suspend {
-		d.Suspend = model.LevelBlock
+	if want.Suspend > model.LevelBlock && c.queueCapability(q).MaxLevel < want.Suspend {
+		want.Suspend = model.LevelBlock
 	}
-	return d
+	return want
 }
 
 // updateWorker combines the desired states of a client's queues on a device for its worker. The
@@ -439,16 +440,16 @@ func (l *Loop) updateWorker(c *Client, gpu model.DeviceID) {
 		if q.device != gpu || q.host != nil || anyBusy && !q.busy {
 			continue
 		}
-		d := q.want
-		if d.Suspend == model.LevelBlock {
-			d.Suspend = 0
+		one := q.want
+		if one.Suspend == model.LevelBlock {
+			one.Suspend = 0
 		}
 		if !any || q.busy && !anyBusy {
-			want, any, anyBusy = d, true, q.busy
+			want, any, anyBusy = one, true, q.busy
 			continue
 		}
-		want.Suspend = min(want.Suspend, d.Suspend)
-		want.Slice = max(want.Slice, d.Slice)
+		want.Suspend = min(want.Suspend, one.Suspend)
+		want.Slice = max(want.Slice, one.Slice)
 	}
 	// The index has no meaning for a worker, and the limits belong to the gate.
 	want.Queue = model.QueueID{Session: c.ID}

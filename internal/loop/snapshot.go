@@ -109,19 +109,18 @@ func (p *publisher) asked() bool {
 
 // publish copies a part of the state if a reader waits for it.
 func (l *Loop) publish(now model.Time) {
-	p := &l.publisher
-	if p.building == nil {
-		if !p.seen || now < p.next {
+	if l.publisher.building == nil {
+		if !l.publisher.seen || now < l.publisher.next {
 			return
 		}
 		l.sample(now)
-		p.building = &builder{
-			request: p.wanted.Swap(nil),
+		l.publisher.building = &builder{
+			request: l.publisher.wanted.Swap(nil),
 			out:     &snapshot{at: now, clients: make([]*clientCopy, 0, len(l.clients)), counters: make([]wire.Counters, 0, len(l.clients))},
 			clients: slices.AppendSeq(make([]*Client, 0, len(l.clients)), maps.Values(l.clients)),
 		}
 	}
-	b := p.building
+	b := l.publisher.building
 	done := false
 	for !done && l.now().Sub(now) < copyTime {
 		done = l.copySome(b)
@@ -132,7 +131,7 @@ func (l *Loop) publish(now model.Time) {
 	}
 	b.out.config = l.engine.Config()
 	b.out.gpus = l.usage.GPUs(b.out.at)
-	p.building, p.next = nil, l.now().Add(max(copyPause, (copyShare-1)*b.spent))
+	l.publisher.building, l.publisher.next = nil, l.now().Add(max(copyPause, (copyShare-1)*b.spent))
 	l.snapshots.Add(1)
 	b.request.got = b.out
 	close(b.request.done)
