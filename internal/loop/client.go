@@ -69,35 +69,35 @@ type Client struct {
 
 	// Only the loop uses the fields below, from Join on.
 
-	bell       int // doorbell eventfd; -1 if attached or removed
-	account    *account
-	hints      terms.Process
-	policy     string // requested in HELLO
-	requests   meter.Requests
-	hinted     int  // queues whose hint was updated since the last heartbeat
-	stale      bool // further updates wait for the next heartbeat
-	held       bool // by hand
-	grouped    bool // with its group; see hold.go
-	queues     map[uint32]*queue
-	caps       map[model.DeviceID]driver.Capability
-	sent       map[model.DeviceID]model.Desired // last state requested from each worker
-	hosts      map[model.DeviceID]*queue        // see fold.go
-	waiting    bool                             // queues wait for the next heartbeat
-	refused    int                              // queues in the page beyond the user's limits
-	listed     bool                             // in Loop.stale
-	off        map[model.DeviceID]string        // why scheduling is off there
-	loose      map[model.DeviceID]bool          // see driver.Worker.Loose
-	recoveries uint64
-	adds       int                       // queues added since the last heartbeat
-	onGPU      map[model.DeviceID]int    // number of queues
-	separate   map[model.DeviceID]int    // number of queues for which a control client has set a hint
-	competing  map[model.DeviceID]int    // number of queues in the engine
-	hooked     map[model.DeviceID]bool   // the client has announced a queue there
-	bare       map[model.DeviceID]*queue // see bare.go
-	changed    []model.DeviceID          // devices whose worker is not yet updated
-	touched    bool                      // changed since copied
-	copied     *clientCopy               // for snapshots; nil: none yet
-	use        meter.ProgramUse
+	bell         int // doorbell eventfd; -1 if attached or removed
+	account      *account
+	hints        terms.Process
+	policy       string // requested in HELLO
+	requests     meter.Requests
+	hinted       int  // queues whose hint was updated since the last heartbeat
+	stale        bool // further updates wait for the next heartbeat
+	held         bool // by hand
+	grouped      bool // with its group; see hold.go
+	queues       map[uint32]*queue
+	caps         map[model.DeviceID]driver.Capability
+	sent         map[model.DeviceID]model.Desired // last state requested from each worker
+	hosts        map[model.DeviceID]*queue        // see fold.go
+	waiting      bool                             // queues wait for the next heartbeat
+	refused      int                              // queues in the page beyond the user's limits
+	listed       bool                             // in Loop.stale
+	off          map[model.DeviceID]string        // why scheduling is off there
+	uncontrolled map[model.DeviceID]bool          // see driver.Worker.Loose
+	recoveries   uint64
+	adds         int                       // queues added since the last heartbeat
+	onGPU        map[model.DeviceID]int    // number of queues
+	separate     map[model.DeviceID]int    // number of queues for which a control client has set a hint
+	competing    map[model.DeviceID]int    // number of queues in the engine
+	hooked       map[model.DeviceID]bool   // the client has announced a queue there
+	bare         map[model.DeviceID]*queue // see bare.go
+	changed      []model.DeviceID          // devices whose worker is not yet updated
+	touched      bool                      // changed since copied
+	copied       *clientCopy               // for snapshots; nil: none yet
+	use          meter.ProgramUse
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
@@ -112,7 +112,7 @@ func (l *Loop) NewClient(o ClientOptions) *Client {
 		Book: l.Book, User: o.User, Groups: c.groups(), Attached: o.Attached,
 		Nice: o.Nice, Said: o.Said, Granted: o.Granted, Terms: o.Terms, Kept: o.Kept,
 	})
-	l.warn(c, c.hints.Note)
+	l.hints.warn(c, c.hints.Note)
 	return c
 }
 
@@ -176,4 +176,18 @@ type queue struct {
 	waits  uint64 // of the program, as last read; see fed.go
 
 	quiet bool // the client does not ring; see quiet.go
+}
+
+// heldBy returns why a process is suspended whatever the policy says: any of its clients is. 0: it is not.
+func (r *registry) heldBy(pid int) int {
+	by := 0
+	for _, c := range r.byPID[pid] {
+		switch {
+		case c.held:
+			return ByHand
+		case c.grouped:
+			by = ByGroup
+		}
+	}
+	return by
 }

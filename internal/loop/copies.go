@@ -30,8 +30,8 @@ func (q *queue) ask(c *Client, user int, tell uint32) {
 	c.page.SetTell(int(q.id.Index), all)
 }
 
-// seeCopies updates whether a queue has copies only.
-func (l *Loop) seeCopies(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+// readCopies updates whether a queue has copies only.
+func (p *progress) readCopies(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	was := q.copies.Only
 	if q.quiet || q.gate == nil || len(q.folded) > 0 {
 		q.copies = model.Copies{}
@@ -44,8 +44,8 @@ func (l *Loop) seeCopies(now model.Time, c *Client, q *queue, v *wire.QueueView)
 	}
 	q.ask(c, tellCopies, tell)
 	if q.copies.Only != was {
-		l.engine.SetCopying(now, q.id, q.copies.Only)
-		l.dirty = true
+		p.engine.SetCopying(now, q.id, q.copies.Only)
+		p.engine.dirty = true
 		c.touch()
 	}
 }
@@ -54,7 +54,7 @@ func (l *Loop) seeCopies(now model.Time, c *Client, q *queue, v *wire.QueueView)
 const watchedQueues = 16
 
 // watchCopies looks at queues that are busy all the time, and so ring no doorbell.
-func (l *Loop) watchCopies(now model.Time, c *Client) {
+func (p *progress) watchCopies(now model.Time, c *Client) {
 	if len(c.queues) > watchedQueues {
 		return
 	}
@@ -63,7 +63,7 @@ func (l *Loop) watchCopies(now model.Time, c *Client) {
 			continue
 		}
 		if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation {
-			l.seeCopies(now, c, q, &v)
+			p.readCopies(now, c, q, &v)
 		}
 	}
 }

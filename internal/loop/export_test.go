@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/identity"
@@ -35,55 +36,57 @@ func (l *Loop) Call(ctx context.Context, f func()) error {
 
 // OnlyClient returns the only client.
 func (l *Loop) OnlyClient() *Client {
-	for _, c := range l.clients {
+	for _, c := range l.registry.clients {
 		return c
 	}
 	return nil
 }
 
 // EngineOnLoop returns the engine.
-func (l *Loop) EngineOnLoop() *engine.Engine { return l.engine }
+func (l *Loop) EngineOnLoop() *engine.Engine { return l.engine.Engine }
 
 // ScanAt reads the page of a client.
-func (l *Loop) ScanAt(now model.Time, c *Client) { l.scan(now, c) }
+func (l *Loop) ScanAt(now model.Time, c *Client) { l.pages.scan(now, c) }
 
 // SampleAt reads the quiet queues.
-func (l *Loop) SampleAt(now model.Time) { l.sample(now) }
+func (l *Loop) SampleAt(now model.Time) { l.poll.sample(now) }
 
 // DecideAt decides, whether anything changed or not.
 func (l *Loop) DecideAt(now model.Time) {
-	l.dirty = true
+	l.engine.dirty = true
 	l.decide(now)
 }
 
 // EndQuietAt ends quiet where it no longer applies.
-func (l *Loop) EndQuietAt(now model.Time) { l.endQuiet(now) }
+func (l *Loop) EndQuietAt(now model.Time) { l.poll.endStale(now) }
 
 // QueueQuiet reports whether a queue is quiet.
 func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].quiet }
 
 // WorkerUpdates returns how often a worker's state was computed.
-func (l *Loop) WorkerUpdates() uint64 { return l.workerUpdates }
+func (l *Loop) WorkerUpdates() uint64 { return l.dispatch.workerUpdates }
 
 // Throttled returns how often doorbells were ignored, and how many are now.
-func (l *Loop) Throttled() (times uint64, now int) { return l.throttles.Load(), len(l.throttled) }
+func (l *Loop) Throttled() (times uint64, now int) {
+	return l.pace.throttles.Load(), len(l.pace.throttled)
+}
 
 // Accounts returns how many users have clients.
-func (l *Loop) Accounts() int { return l.accounts }
+func (l *Loop) Accounts() int { return l.pace.accounts }
 
 // GuessedIdle reports whether a queue of a client is estimated to be idle.
 func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
-	return l.clients[id].queues[index].guess.Idle()
+	return l.registry.clients[id].queues[index].guess.Idle()
 }
 
 // BareQueues returns the number of bare queues.
-func (l *Loop) BareQueues() int64 { return l.bare.Load() }
+func (l *Loop) BareQueues() int64 { return l.pages.unhookedQueues.Load() }
 
 // CheckCopies compares the copies that the next snapshot would reuse with the state that they
 // stand for.
 func (l *Loop) CheckCopies() error {
-	now, cfg := l.now(), l.engine.Config()
-	for _, c := range l.clients {
+	now, cfg := clock.Now(), l.engine.Config()
+	for _, c := range l.registry.clients {
 		if c.copied == nil || c.touched || c.copied.busy {
 			continue
 		}
@@ -101,7 +104,7 @@ func (l *Loop) CheckCopies() error {
 func (l *Loop) Turn(c *Client, gpu model.DeviceID, why string) { l.turned(c, gpu, why, why != "") }
 
 // SharedWithOutsiders reports whether a GPU counts as shared with unmanaged programs.
-func (l *Loop) SharedWithOutsiders(gpu model.DeviceID) bool { return l.outsiders.on[gpu] }
+func (l *Loop) SharedWithOutsiders(gpu model.DeviceID) bool { return l.unmanaged.on[gpu] }
 
 // Unformatted takes a snapshot and returns what formats it later.
 func (l *Loop) Unformatted(ctx context.Context) (func() []ClientView, error) {
@@ -111,7 +114,7 @@ func (l *Loop) Unformatted(ctx context.Context) (func() []ClientView, error) {
 
 // Copied returns how many clients have a copy, and how many of those a snapshot would reuse.
 func (l *Loop) Copied() (all, unchanged int) {
-	for _, c := range l.clients {
+	for _, c := range l.registry.clients {
 		if c.copied != nil {
 			all++
 			if !c.touched && !c.copied.busy {
@@ -123,7 +126,7 @@ func (l *Loop) Copied() (all, unchanged int) {
 }
 
 // PIDs returns the processes in order.
-func (l *Loop) PIDs() []int { return slices.Sorted(maps.Keys(l.byPID)) }
+func (l *Loop) PIDs() []int { return slices.Sorted(maps.Keys(l.registry.byPID)) }
 
 // UserDepth exports userDepth.
 const UserDepth = userDepth
@@ -148,17 +151,19 @@ const MaxUserQueues = maxUserQueues
 const MaxMerged = maxMerged
 
 // ClientOf returns a client.
-func (l *Loop) ClientOf(id model.SessionID) *Client { return l.clients[id] }
+func (l *Loop) ClientOf(id model.SessionID) *Client { return l.registry.clients[id] }
 
 // SetCapsAt applies the result of a probe.
-func (l *Loop) SetCapsAt(c *Client, caps map[model.DeviceID]driver.Capability) { l.setCaps(c, caps) }
+func (l *Loop) SetCapsAt(c *Client, caps map[model.DeviceID]driver.Capability) {
+	l.pages.setCaps(c, caps)
+}
 
 // PublishInterrupted begins a snapshot, as if the process had been stopped for d meanwhile.
 func (l *Loop) PublishInterrupted(d time.Duration) {
 	l.publisher.wanted.Store(&request{done: make(chan struct{})})
 	l.publisher.asked()
 	l.publisher.next = 0
-	l.publish(l.now().Add(-d))
+	l.publish(clock.Now().Add(-d))
 }
 
 // Requests returns the requests of a client, nil if there are none.
@@ -171,8 +176,8 @@ func (c *Client) Open(now model.Time) time.Duration { return c.requests.Open(now
 
 // WatchAt is the part of a heartbeat that concerns requests.
 func (l *Loop) WatchAt(now model.Time, c *Client) {
-	l.readRequests(now, c)
-	l.watchRequests(now, c)
+	l.requests.readMarks(now, c)
+	l.requests.watch(now, c)
 }
 
 // LatencyWindow exports meter.LatencyWindow.

@@ -4,12 +4,13 @@ package loop
 
 import (
 	"context"
+	"log/slog"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/terms"
-	"xsched/internal/wire"
 )
 
 // This file brings hints about a process or one of its queues to the engine. Package terms decides
@@ -28,43 +29,22 @@ type (
 // ErrPinned reports a hint that the administrator has set.
 var ErrPinned = terms.ErrPinned
 
-// warn logs that a priority was not granted; empty: it was.
-func (l *Loop) warn(c *Client, note string) {
-	if note != "" {
-		l.log.Warn("priority not granted", "pid", c.PID, "user", c.User, "reason", note)
-	}
+// hinter reports hints to the engine.
+type hinter struct {
+	engine    *input
+	log       *slog.Logger
+	registry  *registry
+	pace      *pacer
+	publisher *publisher
+	private   bool // see Config.Private
+
+	waiting []*Client // clients whose hint updates have waited
 }
 
-func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
-	if l.clients[c.ID] == nil {
-		return
-	}
-	now := l.now()
-	c.touch()
-	change := f.Hint.Change()
-	if f.Queue == wire.QueueAll {
-		if f.Hint.Said&wire.HintPolicy != 0 {
-			l.requestPolicy(c, f.PolicyString())
-		}
-		l.warn(c, c.hints.Say(&change))
-		if c.admitHints(len(c.queues)) {
-			l.updateHints(now, c)
-		}
-		return
-	}
-	q := c.queues[f.Queue]
-	if q == nil || q.generation != f.Generation {
-		l.scan(now, c) // the hint may arrive before the doorbell
-		if q = c.queues[f.Queue]; q == nil || q.generation != f.Generation {
-			return
-		}
-	}
-	had := q.hints.Separate()
-	l.warn(c, c.hints.SayQueue(&q.hints, &change))
-	c.countSeparate(q, had, q.hints.Separate())
-	if c.admitHints(1) {
-		l.engine.SetQueueHint(now, q.id, c.hints.EffectiveForEngine(&q.hints))
-		l.dirty = true
+// warn logs that a priority was not granted; empty: it was.
+func (h *hinter) warn(c *Client, note string) {
+	if note != "" {
+		h.log.Warn("priority not granted", "pid", c.PID, "user", c.User, "reason", note)
 	}
 }
 
@@ -81,70 +61,85 @@ func (c *Client) admitHints(queues int) bool {
 	return true
 }
 
-// tickHints resets the limit of a client. Updates that have waited follow when its user has time.
-func (l *Loop) tickHints(c *Client) {
+// tick resets the limit of a client. Updates that have waited follow when its user has time.
+func (h *hinter) tick(c *Client) {
 	c.hinted = 0
 	if c.stale && !c.listed {
 		c.listed = true
-		l.stale = append(l.stale, c)
+		h.waiting = append(h.waiting, c)
 	}
 }
 
-// freshen applies hint updates that have waited, within the users' shares.
-func (l *Loop) freshen(now model.Time) {
-	if len(l.stale) == 0 {
+// applyWaiting applies hint updates that have waited, within the users' shares.
+func (h *hinter) applyWaiting(now model.Time) {
+	if len(h.waiting) == 0 {
 		return
 	}
-	later, begin := l.stale[:0], now
-	for i, c := range l.stale {
+	later, begin := h.waiting[:0], now
+	for i, c := range h.waiting {
 		if c.account == nil || !c.stale { // it has left, or an update came first
 			c.listed = false
 			continue
 		}
-		if begin.Sub(now) >= freshenPerPass || l.shared() && !c.account.within(l.window) {
-			later = append(later, l.stale[i])
+		if begin.Sub(now) >= freshenPerPass || h.pace.shared() && !c.account.within(h.pace.window) {
+			later = append(later, h.waiting[i])
 			continue
 		}
 		c.stale, c.listed = false, false
 		c.hinted = len(c.queues)
-		l.updateHints(begin, c)
-		end := l.now()
-		l.bills.request(c.inbox, end.Sub(begin))
+		h.update(begin, c)
+		end := clock.Now()
+		h.pace.bills.request(c.inbox, end.Sub(begin))
 		begin = end
 	}
-	clear(l.stale[len(later):])
-	l.stale = later
+	clear(h.waiting[len(later):])
+	h.waiting = later
 }
 
-// updateHints reports the effective hint of every queue of a client to the engine.
-func (l *Loop) updateHints(now model.Time, c *Client) {
+// update reports the effective hint of every queue of a client to the engine.
+func (h *hinter) update(now model.Time, c *Client) {
 	c.touch()
 	base := c.hints.ForEngine()
-	l.engine.SetHint(now, c.PID, base)
+	h.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {
 		if q.host != nil {
 			continue
 		}
 		if own := c.hints.EffectiveForEngine(&q.hints); own != base {
-			l.engine.SetQueueHint(now, q.id, own)
+			h.engine.SetQueueHint(now, q.id, own)
 		}
 	}
-	l.updateLevels(c)
+	h.updateLevels(c)
+}
+
+// updateLevels resolves the level of every queue of a client.
+func (h *hinter) updateLevels(c *Client) {
+	now := clock.Now()
+	c.touch()
+	for _, q := range c.queues {
+		if q.host != nil {
+			continue
+		}
+		can := c.queueCapability(q)
+		q.level, _ = can.Resolve(c.hints.Hint.Level)
+		h.engine.SetLevel(now, q.id, q.level, c.best(q.device), can.Slices)
+	}
+	h.engine.dirty = true
 }
 
 // requestPolicy changes the policy on request of a program, if the daemon is private.
-func (l *Loop) requestPolicy(c *Client, name string) {
-	if !l.cfg.Private {
-		l.log.Info("policy request ignored: the daemon is not private", "pid", c.PID, "user", c.User, "policy", name)
+func (h *hinter) requestPolicy(c *Client, name string) {
+	if !h.private {
+		h.log.Info("policy request ignored: the daemon is not private", "pid", c.PID, "user", c.User, "policy", name)
 		return
 	}
-	if err := l.engine.SetPolicy(name); err != nil {
-		l.log.Warn("policy request refused", "pid", c.PID, "policy", name, "err", err)
+	if err := h.engine.SetPolicy(name); err != nil {
+		h.log.Warn("policy request refused", "pid", c.PID, "policy", name, "err", err)
 		return
 	}
-	l.publishConfig()
-	l.log.Info("policy changed", "policy", name, "pid", c.PID)
-	l.dirty = true
+	h.publisher.publishConfig()
+	h.log.Info("policy changed", "policy", name, "pid", c.PID)
+	h.engine.dirty = true
 }
 
 // queueCapability returns what the drivers can do to a queue. Streams of one process share its
@@ -175,12 +170,12 @@ func (c *Client) countSeparate(q *queue, had, has bool) {
 	}
 }
 
-func (l *Loop) setNice(c *Client, nice int) {
-	if l.clients[c.ID] == nil || c.hints.Hint.Nice == nice {
+func (h *hinter) setNice(c *Client, nice int) {
+	if h.registry.clients[c.ID] == nil || c.hints.Hint.Nice == nice {
 		return
 	}
 	c.hints.Hint.Nice = nice
-	l.updateHints(l.now(), c)
+	h.update(clock.Now(), c)
 }
 
 // EditHint applies an edit and returns the hint in force.
@@ -189,7 +184,7 @@ func (l *Loop) EditHint(ctx context.Context, e HintEdit) (hint model.Hint, err e
 	err = l.edit(ctx, e.PID, func(c *Client) error {
 		if e.Queue == nil {
 			if hint, err = c.hints.EditProcess(&e); err == nil {
-				l.updateHints(l.now(), c)
+				l.hints.update(clock.Now(), c)
 			}
 			return err
 		}
@@ -201,8 +196,8 @@ func (l *Loop) EditHint(ctx context.Context, e HintEdit) (hint model.Hint, err e
 		had := q.hints.Separate()
 		if hint, err = c.hints.EditQueue(&q.hints, &e); err == nil {
 			c.countSeparate(q, had, q.hints.Separate())
-			l.engine.SetQueueHint(l.now(), q.id, c.hints.EffectiveForEngine(&q.hints))
-			l.updateLevels(c) // separate queues only support level 1
+			l.engine.SetQueueHint(clock.Now(), q.id, c.hints.EffectiveForEngine(&q.hints))
+			l.hints.updateLevels(c) // separate queues only support level 1
 		}
 		return err
 	})
@@ -215,8 +210,8 @@ func (l *Loop) EditHint(ctx context.Context, e HintEdit) (hint model.Hint, err e
 // SetTerms changes the terms of a client.
 func (l *Loop) SetTerms(ctx context.Context, c *Client, t Terms) error {
 	return l.post(c.on(ctx), func() {
-		if l.clients[c.ID] == c {
-			l.setTerms(l.now(), c, t)
+		if l.registry.clients[c.ID] == c {
+			l.setTerms(clock.Now(), c, t)
 		}
 	})
 }
@@ -225,32 +220,32 @@ func (l *Loop) SetTerms(ctx context.Context, c *Client, t Terms) error {
 // and what f changes in the engine.
 func (l *Loop) Reconfigure(ctx context.Context, limits Limits, terms map[model.SessionID]Terms, f func(e *engine.Engine)) error {
 	return l.call(ctx, func() {
-		now := l.now()
-		l.sample(now)
+		now := clock.Now()
+		l.poll.sample(now)
 		l.Book.Replace(limits)
-		for _, c := range l.clients {
+		for _, c := range l.registry.clients {
 			t, ok := terms[c.ID]
 			if !ok {
 				t = c.hints.Terms
 			}
 			l.setTerms(now, c, t)
 		}
-		f(l.engine)
+		f(l.engine.Engine)
 		l.publishConfig()
-		l.dirty = true
+		l.engine.dirty = true
 	})
 }
 
 // SetAllTerms changes the terms of clients by session, between two decisions.
 func (l *Loop) SetAllTerms(ctx context.Context, terms map[model.SessionID]Terms) error {
 	return l.call(ctx, func() {
-		now := l.now()
+		now := clock.Now()
 		for id, t := range terms {
-			if c := l.clients[id]; c != nil {
+			if c := l.registry.clients[id]; c != nil {
 				l.setTerms(now, c, t)
 			}
 		}
-		l.dirty = true
+		l.engine.dirty = true
 	})
 }
 
@@ -260,7 +255,7 @@ func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
 	changed := c.hints.SetTerms(t)
 	c.touch()
 	if changed {
-		l.updateHints(now, c)
+		l.hints.update(now, c)
 	}
-	l.regroup(now, c)
+	l.holds.regroup(now, c)
 }

@@ -118,28 +118,28 @@ func WithUser(ctx context.Context, user identity.User) context.Context {
 
 // post queues f for the loop, on behalf of the context's user. It blocks only the caller while the
 // user's queue is full.
-func (l *Loop) post(ctx context.Context, f func()) error {
+func (t *thread) post(ctx context.Context, f func()) error {
 	if user, ok := ctx.Value(clientKey{}).(identity.User); ok {
-		return l.postTo(ctx, user, f)
+		return t.postTo(ctx, user, f)
 	}
 	user, ok := ctx.Value(userKey{}).(identity.User)
-	if !ok || user.Root() || user == identity.OnHost(l.cfg.UID) {
-		return l.send(ctx, l.mail.daemon, f)
+	if !ok || user.Root() || user == identity.OnHost(t.uid) {
+		return t.send(ctx, t.mail.daemon, f)
 	}
-	return l.postTo(ctx, user, f)
+	return t.postTo(ctx, user, f)
 }
 
-func (l *Loop) postTo(ctx context.Context, user identity.User, f func()) error {
-	b := l.mail.open(user)
+func (t *thread) postTo(ctx context.Context, user identity.User, f func()) error {
+	b := t.mail.open(user)
 	// The inbox must exist until the loop has taken the request.
-	err := l.send(ctx, b.requests, func() { f(); b.done() })
+	err := t.send(ctx, b.requests, func() { f(); b.done() })
 	if err != nil {
-		l.mail.close(b)
+		t.mail.close(b)
 	}
 	return err
 }
 
-func (l *Loop) send(ctx context.Context, to chan<- func(), f func()) error {
+func (t *thread) send(ctx context.Context, to chan<- func(), f func()) error {
 	select {
 	case to <- f:
 	default:
@@ -147,11 +147,11 @@ func (l *Loop) send(ctx context.Context, to chan<- func(), f func()) error {
 		case to <- f:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-l.done:
+		case <-t.done:
 			return ErrStopped
 		}
 	}
-	l.ring()
+	t.ring()
 	return nil
 }
 
@@ -159,57 +159,57 @@ func (l *Loop) send(ctx context.Context, to chan<- func(), f func()) error {
 var ErrBusy = errors.New("too many requests of this user")
 
 // offer queues f on behalf of a user's program, or refuses if the user's queue is full.
-func (l *Loop) offer(user identity.User, f func()) error {
-	b := l.mail.open(user)
+func (t *thread) offer(user identity.User, f func()) error {
+	b := t.mail.open(user)
 	select {
 	case b.requests <- func() { f(); b.done() }:
-		l.ring()
+		t.ring()
 		return nil
 	default:
-		l.mail.close(b)
-		l.refused.Add(1)
+		t.mail.close(b)
+		t.refused.Add(1)
 		return ErrBusy
 	}
 }
 
 // serve runs requests: the daemon's, and then those of users in turn.
-func (l *Loop) serve() {
+func (t *thread) serve(p *pacer) {
 	var b [8]byte
-	_, _ = unix.Read(l.wake, b[:])
+	_, _ = unix.Read(t.wake, b[:])
 	for n := 0; ; n++ {
 		if n == requestsPerPass {
-			l.ring() // serve the rest after the doorbells of the next pass
+			t.ring() // serve the rest after the doorbells of the next pass
 			break
 		}
 		select {
-		case f := <-l.mail.daemon:
+		case f := <-t.mail.daemon:
 			f()
 			continue
 		default:
 		}
 		break
 	}
-	l.serveUsers(l.now())
+	t.serveUsers(clock.Now(), p)
 }
 
 // serveUsers runs one request of each user in turn, within the users' shares.
-func (l *Loop) serveUsers(start model.Time) {
-	users := *l.mail.users.Load()
-	l.mail.late = false
+func (t *thread) serveUsers(start model.Time, p *pacer) {
+	users := *t.mail.users.Load()
+	t.mail.late = false
 	begin := start
 	for n, idle := 0, 0; idle < len(users); n++ {
 		if n >= requestsPerPass || begin.Sub(start) >= serveTime {
-			l.ring()
+			t.ring()
 			return
 		}
-		in := users[l.mail.from%len(users)]
-		l.mail.from++
+		in := users[t.mail.from%len(users)]
+		t.mail.from++
 		if len(in.requests) == 0 {
 			idle++
 			continue
 		}
-		if len(users) > 1 && !in.account.within(l.window) {
-			l.mail.late = true
+		if len(users) > 1 && !in.account.within(p.window) {
+			t.mail.late = true
 			idle++
 			continue
 		}
@@ -217,8 +217,8 @@ func (l *Loop) serveUsers(start model.Time) {
 		case f := <-in.requests:
 			idle = 0
 			f()
-			end := l.now()
-			l.bills.request(in, end.Sub(begin))
+			end := clock.Now()
+			p.bills.request(in, end.Sub(begin))
 			begin = end
 		default:
 			idle++

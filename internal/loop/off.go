@@ -6,15 +6,16 @@ import (
 	"context"
 	"maps"
 
+	"xsched/internal/clock"
 	"xsched/internal/model"
 )
 
 // turned applies a change of what a worker can do. While scheduling is off, the gate is open, too.
 func (l *Loop) turned(c *Client, gpu model.DeviceID, why string, loose bool) {
-	if l.clients[c.ID] == nil {
+	if l.registry.clients[c.ID] == nil {
 		return
 	}
-	l.loosen(l.now(), c, gpu, loose)
+	l.unmanaged.lose(clock.Now(), c, gpu, loose)
 	if c.off[gpu] == why {
 		return
 	}
@@ -26,14 +27,14 @@ func (l *Loop) turned(c *Client, gpu model.DeviceID, why string, loose bool) {
 		delete(off, gpu)
 	}
 	c.off = off
-	l.updateLevels(c)
+	l.hints.updateLevels(c)
 	for _, q := range c.queues {
 		switch {
 		case q.device != gpu || q.gate == nil:
 		case q.host != nil:
-			l.applyFolded(c, q) // its primary queue has the desired state
+			l.dispatch.applyMerged(c, q) // its primary queue has the desired state
 		default:
-			_ = q.gate.Apply(context.Background(), l.gateState(c, q))
+			_ = q.gate.Apply(context.Background(), l.dispatch.gateState(c, q))
 		}
 	}
 }

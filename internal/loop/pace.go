@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,44 +42,38 @@ type account struct {
 	unlisted map[model.DeviceID]int
 }
 
-// openAccount assigns a new client to the account of its user.
-func (l *Loop) openAccount(c *Client) {
+// pacer limits the loop's time for each user.
+type pacer struct {
+	epoll     int
+	accounts  int // users with clients
+	bills     bills
+	throttled []*Client // doorbells ignored in this window
+	throttles atomic.Uint64
+	window    uint64
+	windowEnd model.Time
+}
+
+// open assigns a new client to the account of its user.
+func (p *pacer) open(c *Client) {
 	c.account = &c.inbox.account
 	if c.account.clients == 0 {
-		l.accounts++
+		p.accounts++
 	}
 	c.account.clients++
 }
 
-func (l *Loop) closeAccount(c *Client) {
+func (p *pacer) close(c *Client) {
 	if c.account == nil {
 		return
 	}
 	if c.account.clients--; c.account.clients == 0 {
-		l.accounts--
+		p.accounts--
 	}
 	c.account = nil
 }
 
 // shared reports whether several users have clients.
-func (l *Loop) shared() bool { return l.accounts > 1 }
-
-// serveDoorbell reads the page of a client that rang, unless its user has used its share.
-func (l *Loop) serveDoorbell(now model.Time, c *Client) {
-	a := c.account
-	if !l.shared() {
-		l.scan(now, c)
-		return
-	}
-	if !a.admit(l.window) {
-		l.throttle(c)
-		return
-	}
-	l.bills.rang = append(l.bills.rang, a)
-	start := l.now()
-	l.scan(now, c)
-	a.spend(l.now().Sub(start))
-}
+func (p *pacer) shared() bool { return p.accounts > 1 }
 
 // within reports whether a user has not used its share in a window.
 func (a *account) within(window uint64) bool {
@@ -133,34 +128,34 @@ func (b *bills) pay(decision time.Duration) {
 }
 
 // throttle ignores the doorbell of a client until a later window.
-func (l *Loop) throttle(c *Client) {
-	if l.rearm(c, unix.EPOLLET) {
-		l.throttled = append(l.throttled, c)
-		l.throttles.Add(1)
+func (p *pacer) throttle(c *Client) {
+	if p.rearm(c, unix.EPOLLET) {
+		p.throttled = append(p.throttled, c)
+		p.throttles.Add(1)
 	}
 }
 
-// beginWindow starts a new window if the last one is over, and re-enables throttled doorbells. A
+// begin starts a new window if the last one is over, and re-enables throttled doorbells. A
 // doorbell that has ever rung fires at once, so the loop reads the page again.
-func (l *Loop) beginWindow(now model.Time) {
-	if now < l.windowEnd {
+func (p *pacer) begin(now model.Time) {
+	if now < p.windowEnd {
 		return
 	}
-	l.window += uint64(now.Sub(l.windowEnd)/paceWindow) + 1
-	l.windowEnd = now.Add(paceWindow)
-	n := min(len(l.throttled), paceAgain)
-	for _, c := range l.throttled[:n] {
-		l.rearm(c, unix.EPOLLIN|unix.EPOLLET)
+	p.window += uint64(now.Sub(p.windowEnd)/paceWindow) + 1
+	p.windowEnd = now.Add(paceWindow)
+	n := min(len(p.throttled), paceAgain)
+	for _, c := range p.throttled[:n] {
+		p.rearm(c, unix.EPOLLIN|unix.EPOLLET)
 	}
-	rest := copy(l.throttled, l.throttled[n:])
-	clear(l.throttled[rest:])
-	l.throttled = l.throttled[:rest]
+	rest := copy(p.throttled, p.throttled[n:])
+	clear(p.throttled[rest:])
+	p.throttled = p.throttled[:rest]
 }
 
-func (l *Loop) rearm(c *Client, events uint32) bool {
+func (p *pacer) rearm(c *Client, events uint32) bool {
 	if c.bell < 0 { // the client has left
 		return false
 	}
 	e := unix.EpollEvent{Events: events, Fd: int32(c.bell)}
-	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_MOD, c.bell, &e) == nil
+	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_MOD, c.bell, &e) == nil
 }

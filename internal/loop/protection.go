@@ -17,7 +17,7 @@ func (l *Loop) logProtection() {
 		} else {
 			l.log.Info("protection resumed, on trial", figures)
 		}
-		for _, c := range l.byPID[p.PID] {
+		for _, c := range l.registry.byPID[p.PID] {
 			c.touch()
 		}
 	}

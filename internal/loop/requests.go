@@ -5,6 +5,7 @@ package loop
 import (
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -12,41 +13,47 @@ import (
 
 // This file reads the requests of clients and their busy periods from the pages.
 
+// requestReader finds the requests of clients.
+type requestReader struct {
+	engine *input
+	pace   *pacer
+}
+
 // waited returns how long a client was kept from running in a period.
-func (l *Loop) waited(c *Client) meter.Waited {
-	return func(from, to model.Time) time.Duration { return l.engine.Waited(c.ID, from, to) }
+func (r *requestReader) waited(c *Client) meter.Waited {
+	return func(from, to model.Time) time.Duration { return r.engine.Waited(c.ID, from, to) }
 }
 
 // readLast measures a queue that was destroyed: its slot still has what happened since the last reading.
-func (l *Loop) readLast(now model.Time, c *Client, q *queue) {
+func (r *requestReader) readLast(now model.Time, c *Client, q *queue) {
 	if q.gate == nil {
 		return
 	}
 	if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation+1 && v.Transitions != q.transitions {
-		l.measure(now, c, q, &v)
+		r.measure(now, c, q, &v)
 	}
 }
 
 // measure finds the requests that ended since the last reading of a queue. It runs before the queue's
 // transitions are updated.
-func (l *Loop) measure(now model.Time, c *Client, q *queue, v *wire.QueueView) {
-	if c.requests.Measure(now, &q.period, v, q.transitions, c.hints.Hint.SLO.Latency, l.waited(c)) {
+func (r *requestReader) measure(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+	if c.requests.Measure(now, &q.period, v, q.transitions, c.hints.Hint.SLO.Latency, r.waited(c)) {
 		c.touch()
 	}
 }
 
-// readRequests reads the marked requests that finished since the last call.
-func (l *Loop) readRequests(now model.Time, c *Client) {
+// readMarks reads the marked requests that finished since the last call.
+func (r *requestReader) readMarks(now model.Time, c *Client) {
 	m := &c.requests
 	if c.Attached || !c.page.Marked(m.Read) {
 		return
 	}
-	if l.shared() && !c.account.within(l.window) {
+	if r.pace.shared() && !c.account.within(r.pace.window) {
 		return // the ring keeps the newest requests
 	}
-	start := l.now()
-	defer func() { c.account.spend(l.now().Sub(start)) }()
-	unknown, anew, waited := uint64(0), false, l.waited(c)
+	start := clock.Now()
+	defer func() { c.account.spend(clock.Now().Sub(start)) }()
+	unknown, anew, waited := uint64(0), false, r.waited(c)
 	read, lost := c.page.Marks(m.Read, func(mark wire.Mark) {
 		if mark.End > now {
 			unknown++ // a timestamp in the future
@@ -54,17 +61,17 @@ func (l *Loop) readRequests(now model.Time, c *Client) {
 		}
 		anew = m.Mark(now, mark, c.hints.Hint.SLO.Latency, waited) || anew
 		// Report both ends after the request, because requests may overlap in any order.
-		l.engine.MarkRequest(mark.Begin, c.PID, true)
-		l.engine.MarkRequest(mark.End, c.PID, false)
-		l.dirty = true
+		r.engine.MarkRequest(mark.Begin, c.PID, true)
+		r.engine.MarkRequest(mark.End, c.PID, false)
+		r.engine.dirty = true
 	})
 	if m.Marked(read, lost, unknown) || anew {
 		c.touch()
 	}
 }
 
-// watchRequests follows requests that do not end, and ends windows.
-func (l *Loop) watchRequests(now model.Time, c *Client) {
+// watch follows requests that do not end, and ends windows.
+func (r *requestReader) watch(now model.Time, c *Client) {
 	if c.requests.Watch(now, c.page.Begun) {
 		c.touch()
 	}

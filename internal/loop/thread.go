@@ -4,9 +4,46 @@ package loop
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
+
+// thread is what other goroutines need to reach the engine's thread: its requests and the descriptors
+// that wake it.
+type thread struct {
+	uid                int // of the daemon
+	epoll, wake, timer int
+	mail               *mailbox
+	quit               atomic.Bool
+	done               chan struct{}
+	refused            atomic.Uint64 // requests of users with too many
+
+	fdMu   sync.RWMutex // keeps a late ring from writing to a reused descriptor
+	closed bool
+}
+
+func newThread(uid int) (*thread, error) {
+	t := &thread{uid: uid, epoll: -1, wake: -1, timer: -1, mail: newMailbox(), done: make(chan struct{})}
+	var err error
+	if t.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("create epoll: %w", err)
+	}
+	if t.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+		t.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	}
+	if err == nil {
+		err = t.watch(t.wake, unix.EPOLLIN)
+	}
+	if err == nil {
+		err = t.watch(t.timer, unix.EPOLLIN)
+	}
+	if err != nil {
+		t.closeFDs()
+	}
+	return t, err
+}
 
 // raisePriority raises the scheduling priority of the calling thread as far as permitted, and
 // returns the result. New threads and processes do not inherit it.
@@ -23,3 +60,30 @@ func raisePriority() string {
 	}
 	return fmt.Sprintf("normal (%v)", err)
 }
+
+func (t *thread) closeFDs() {
+	t.fdMu.Lock()
+	defer t.fdMu.Unlock()
+	t.closed = true
+	for _, fd := range []int{t.timer, t.wake, t.epoll} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+func (t *thread) watch(fd int, events uint32) error {
+	e := unix.EpollEvent{Events: events, Fd: int32(fd)}
+	return unix.EpollCtl(t.epoll, unix.EPOLL_CTL_ADD, fd, &e)
+}
+
+// Stop ends the loop. It waits for the current pass.
+func (t *thread) Stop() {
+	t.quit.Store(true)
+	t.ring()
+	<-t.done
+	t.closeFDs()
+}
+
+// Done is closed when the loop has ended, by Stop or because it can't go on.
+func (t *thread) Done() <-chan struct{} { return t.done }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/meter"
@@ -151,7 +152,7 @@ func (c *Client) route(q *queue, level model.Level) string {
 func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error {
 	found, failed := false, error(nil)
 	err := l.call(ctx, func() {
-		for _, c := range l.byPID[pid] {
+		for _, c := range l.registry.byPID[pid] {
 			found = true
 			failed = errors.Join(failed, f(c))
 			c.touch()
@@ -203,8 +204,8 @@ func (l *Loop) Kept(ctx context.Context, pid int) (Kept, error) {
 func (l *Loop) Identities(ctx context.Context) ([]Identity, error) {
 	var out []Identity
 	err := l.call(ctx, func() {
-		out = slices.Grow(out, len(l.clients))
-		for _, c := range l.clients {
+		out = slices.Grow(out, len(l.registry.clients))
+		for _, c := range l.registry.clients {
 			out = append(out, c.Identity)
 		}
 	})
@@ -214,10 +215,10 @@ func (l *Loop) Identities(ctx context.Context) ([]Identity, error) {
 // Engine runs f with the engine on the loop, which then decides.
 func (l *Loop) Engine(ctx context.Context, f func(e *engine.Engine)) error {
 	return l.call(ctx, func() {
-		l.sample(l.now())
-		f(l.engine)
+		l.poll.sample(clock.Now())
+		f(l.engine.Engine)
 		l.publishConfig()
-		l.dirty = true
+		l.engine.dirty = true
 	})
 }
 
@@ -244,16 +245,16 @@ type Stats struct {
 // Stats returns the metrics. It works while the loop is blocked.
 func (l *Loop) Stats() Stats {
 	st := Stats{
-		Queues: int(l.queueCount.Load()),
-		Wakes:  l.wakes.Load(), Rings: l.rings.Load(), Decisions: l.decisions.Load(),
-		BusyToDecision: &l.busyToDecision, Decision: &l.decision, Late: &l.late, Waits: &l.waits,
-		Heartbeat: model.Time(l.beat.Load()), Snapshots: l.snapshots.Load(),
-		Folded: int(l.folded.Load()), RefusedQueues: int(l.refusedQueues.Load()), Throttled: l.throttles.Load(), Busy: l.refused.Load(),
+		Queues: int(l.merge.queueCount.Load()),
+		Wakes:  l.stats.wakes.Load(), Rings: l.stats.rings.Load(), Decisions: l.stats.decisions.Load(),
+		BusyToDecision: &l.stats.busyToDecision, Decision: &l.stats.decision, Late: &l.stats.late, Waits: &l.activity.waits,
+		Heartbeat: model.Time(l.stats.beat.Load()), Snapshots: l.snapshots.Load(),
+		Folded: int(l.merge.folded.Load()), RefusedQueues: int(l.merge.refusedQueues.Load()), Throttled: l.pace.throttles.Load(), Busy: l.refused.Load(),
 	}
-	if p := l.scheduling.Load(); p != nil {
+	if p := l.stats.scheduling.Load(); p != nil {
 		st.Scheduling = *p
 	}
-	if counts := l.counts.Load(); counts != nil {
+	if counts := l.stats.counts.Load(); counts != nil {
 		st.Engine = *counts
 	}
 	return st

@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"xsched/internal/clock"
 	"xsched/internal/identity"
 	"xsched/internal/meter"
 	"xsched/internal/model"
@@ -10,8 +11,15 @@ import (
 
 // This file applies estimates of which programs without hooks have work.
 
-func (l *Loop) guessTimes() meter.GuessTimes {
-	cfg := l.engine.Config()
+// estimator estimates which queues have work.
+type estimator struct {
+	engine   *input
+	activity *activity
+	dispatch *dispatcher
+}
+
+func (e *estimator) times() meter.GuessTimes {
+	cfg := e.engine.Config()
 	return meter.NewGuessTimes(cfg.Quantum, cfg.StarvationBound)
 }
 
@@ -19,56 +27,56 @@ func (l *Loop) guessTimes() meter.GuessTimes {
 // The caller observes each program about every 50 ms.
 func (l *Loop) Observe(user identity.User, id model.SessionID, worked bool) error {
 	return l.offer(user, func() {
-		c := l.clients[id]
+		c := l.registry.clients[id]
 		if c == nil {
 			return
 		}
-		now, times := l.now(), l.guessTimes()
+		now, times := clock.Now(), l.estimates.times()
 		for _, q := range c.queues {
 			if q.guessed() {
 				q.guess.Observe(now, worked, meter.Standing{Kept: l.engine.Kept(q.id), Starved: l.engine.WaitsSince(q.id, q.guess.Since())}, times)
-				l.applyGuess(now, c, q)
+				l.estimates.apply(now, c, q)
 			}
 		}
-		l.updateWorkers(c)
+		l.dispatch.updateWorkers(c)
 	})
 }
 
-// guessChange is an estimated queue that a decision suspends or resumes.
-type guessChange struct {
+// estimateChange is an estimated queue that a decision suspends or resumes.
+type estimateChange struct {
 	client *Client
 	queue  *queue
 	stop   bool
 }
 
-// applyGuessChanges reports to the engine how a decision changes estimated queues. It runs after
+// applyChanges reports to the engine how a decision changes estimated queues. It runs after
 // applyDecision, which must not re-enter the engine.
-func (l *Loop) applyGuessChanges(now model.Time) {
-	for i, g := range l.guesses {
-		l.guesses[i] = guessChange{}
+func (e *estimator) applyChanges(now model.Time) {
+	for i, g := range e.dispatch.estimated {
+		e.dispatch.estimated[i] = estimateChange{}
 		q := g.queue
 		if g.client.queues[q.id.Index] != q {
 			continue
 		}
 		if g.stop {
-			q.guess.Stop(now, l.engine.WaitsSince(q.id, q.guess.Since()), l.guessTimes())
+			q.guess.Stop(now, e.engine.WaitsSince(q.id, q.guess.Since()), e.times())
 		} else {
 			q.guess.Resume(now)
 		}
-		l.applyGuess(now, g.client, q)
-		l.accountSuspension(now, g.client, q, !g.stop)
-		l.updateWorkers(g.client)
+		e.apply(now, g.client, q)
+		e.activity.suspended(now, g.client, q, !g.stop)
+		e.dispatch.updateWorkers(g.client)
 	}
-	l.guesses = l.guesses[:0]
+	e.dispatch.estimated = e.dispatch.estimated[:0]
 }
 
-// applyGuess reports the estimated state of a queue to the engine; the caller updates the workers.
-func (l *Loop) applyGuess(now model.Time, c *Client, q *queue) {
+// apply reports the estimated state of a queue to the engine; the caller updates the workers.
+func (e *estimator) apply(now model.Time, c *Client, q *queue) {
 	if q.guess.Busy() == q.busy {
 		return
 	}
 	q.transitions++ // setBusy marks the client as changed
-	l.setBusy(now, c, q, !q.busy, feed{})
+	e.activity.setBusy(now, c, q, !q.busy, feed{})
 	if q.busy && q.guess.Stopped() {
 		q.stops.Suspended(now)
 	}

@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/model"
 )
@@ -63,30 +64,40 @@ func (c *Client) countUnlisted(q *queue, by int) {
 	}
 }
 
-// compete adds a queue to the engine.
-func (l *Loop) compete(now model.Time, c *Client, q *queue) {
-	l.assumeOutsiders(now, c, q.device)
+// admission decides which queues compete.
+type admission struct {
+	engine    *input
+	registry  *registry
+	activity  *activity
+	dispatch  *dispatcher
+	unmanaged *unmanaged
+	poll      *poller
+}
+
+// enter adds a queue to the engine.
+func (a *admission) enter(now model.Time, c *Client, q *queue) {
+	a.unmanaged.assume(now, c, q.device)
 	c.countUnlisted(q, 1)
-	l.usage.Enter(now, &q.use, q.device, &c.use)
-	l.note(now, q)
+	a.activity.usage.Enter(now, &q.use, q.device, &c.use)
+	a.activity.note(now, q)
 	c.competing[q.device]++
 	can := c.queueCapability(q)
-	l.engine.AddQueue(now, model.Queue{
+	a.engine.AddQueue(now, model.Queue{
 		ID: q.id, PID: c.PID, User: c.User.Account().Key(), Device: q.device, Hint: c.hints.EffectiveForEngine(&q.hints), Level: q.level, Best: c.best(q.device),
 		Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
-	if l.heldBy(c.PID) != 0 {
-		l.engine.SetHeld(now, c.PID, true)
+	if a.registry.heldBy(c.PID) != 0 {
+		a.engine.SetHeld(now, c.PID, true)
 	}
 	if q.copies.Only {
-		l.engine.SetCopying(now, q.id, true)
+		a.engine.SetCopying(now, q.id, true)
 	}
 }
 
 // leave removes a competing queue from the engine.
-func (l *Loop) leave(now model.Time, c *Client, q *queue) {
-	l.engine.RemoveQueue(now, q.id) // reports the queue's last transition
-	l.usage.Leave(now, &q.use, !q.unlisted, maxGPUs)
+func (a *admission) leave(now model.Time, c *Client, q *queue) {
+	a.engine.RemoveQueue(now, q.id) // reports the queue's last transition
+	a.activity.usage.Leave(now, &q.use, !q.unlisted, maxGPUs)
 	c.touch()
 	c.countUnlisted(q, -1)
 	if c.competing[q.device] > 1 {
@@ -96,22 +107,10 @@ func (l *Loop) leave(now model.Time, c *Client, q *queue) {
 	}
 }
 
-// setUnproved sets the gate of a queue that does not compete. A suspension by hand holds there too.
-func (l *Loop) setUnproved(now model.Time, c *Client, q *queue) {
-	was := q.want.Suspend != 0
-	if q.want = (model.Desired{Queue: q.id}); c.stopped() && !l.stopping {
-		q.want.Suspend = model.LevelBlock
-	}
-	l.accountSuspension(now, c, q, was)
-	if q.gate != nil {
-		l.setGate(c, q) // and those of the queues folded into it
-	}
-}
-
-// updateProof admits the queues whose GPU is proved by now, and withdraws those whose is not any more.
+// update admits the queues whose GPU is proved by now, and withdraws those whose is not any more.
 // The caller updates levels and workers.
-func (l *Loop) updateProof(c *Client) {
-	now := l.now()
+func (a *admission) update(c *Client) {
+	now := clock.Now()
 	for _, q := range c.queues {
 		if q.host != nil {
 			continue // its primary queue competes for it
@@ -122,15 +121,15 @@ func (l *Loop) updateProof(c *Client) {
 		case q.unproved == was:
 			continue
 		case q.unproved == "":
-			l.compete(now, c, q)
+			a.enter(now, c, q)
 		case was == "":
-			l.unquiet(now, c, q)
-			l.leave(now, c, q)
-			l.setUnproved(now, c, q)
+			a.poll.end(now, c, q)
+			a.leave(now, c, q)
+			a.dispatch.setUnproved(now, c, q)
 		}
-		l.note(now, q)
-		l.dirty = true
+		a.activity.note(now, q)
+		a.engine.dirty = true
 		c.markChanged(q.device)
 	}
-	l.updateWorkers(c)
+	a.dispatch.updateWorkers(c)
 }

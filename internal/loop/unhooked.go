@@ -5,6 +5,7 @@ package loop
 import (
 	"context"
 
+	"xsched/internal/clock"
 	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/terms"
@@ -25,17 +26,17 @@ type BareClient struct {
 // Bare returns the bare clients. A client that has called a hook meanwhile is no longer bare: it
 // announces its queues.
 func (l *Loop) Bare(ctx context.Context) ([]BareClient, error) {
-	if l.bare.Load() == 0 {
+	if l.pages.unhookedQueues.Load() == 0 {
 		return nil, nil
 	}
 	var out []BareClient
 	err := l.call(ctx, func() {
-		for c := range l.bareClients {
+		for c := range l.pages.unhooked {
 			if c.page.Counters().HookedCalls > 0 {
 				for gpu := range c.bare {
-					l.markHooked(c, gpu)
+					l.pages.markHooked(c, gpu)
 				}
-				l.updateWorkers(c)
+				l.dispatch.updateWorkers(c)
 			}
 			if len(c.bare) > 0 {
 				out = append(out, BareClient{c.ID, c.PID, c.User})
@@ -48,8 +49,8 @@ func (l *Loop) Bare(ctx context.Context) ([]BareClient, error) {
 // guessed reports whether the state of the queue is an estimate.
 func (q *queue) guessed() bool { return q.gate == nil }
 
-// addBare adds queues on GPUs where a client has hardware queues and has announced none.
-func (l *Loop) addBare(c *Client) {
+// addUnhooked adds queues on GPUs where a client has hardware queues and has announced none.
+func (p *pages) addUnhooked(c *Client) {
 	for gpu, can := range c.caps {
 		if !can.Bare || can.MaxLevel <= model.LevelBlock || c.onGPU[gpu] > 0 || c.hooked[gpu] || len(c.bare) >= maxGPUs {
 			continue
@@ -64,21 +65,21 @@ func (l *Loop) addBare(c *Client) {
 			c.bare = map[model.DeviceID]*queue{}
 		}
 		c.bare[gpu] = q
-		l.bare.Add(1)
-		l.bareClients[c] = true
-		l.enter(l.now(), c, q)
+		p.unhookedQueues.Add(1)
+		p.unhooked[c] = true
+		p.enter(clock.Now(), c, q)
 	}
 	// Remove queues on GPUs where the client has no hardware queue any more.
 	for gpu, q := range c.bare {
 		if _, ok := c.caps[gpu]; !ok {
-			l.removeQueue(l.now(), c, q)
+			p.removeQueue(clock.Now(), c, q)
 		}
 	}
-	l.updateWorkers(c)
+	p.dispatch.updateWorkers(c)
 }
 
 // markHooked records that a client announces its queues on a GPU.
-func (l *Loop) markHooked(c *Client, gpu model.DeviceID) {
+func (p *pages) markHooked(c *Client, gpu model.DeviceID) {
 	if c.hooked == nil {
 		c.hooked = map[model.DeviceID]bool{}
 	}
@@ -86,17 +87,17 @@ func (l *Loop) markHooked(c *Client, gpu model.DeviceID) {
 		c.hooked[gpu] = true
 	}
 	if q := c.bare[gpu]; q != nil {
-		l.removeQueue(l.now(), c, q)
+		p.removeQueue(clock.Now(), c, q)
 	}
 }
 
-// dropBare is the part of removeQueue for bare clients.
-func (l *Loop) dropBare(c *Client, q *queue) {
+// dropUnhooked is the part of removeQueue for bare clients.
+func (p *pages) dropUnhooked(c *Client, q *queue) {
 	if c.bare[q.device] == q {
 		delete(c.bare, q.device)
-		l.bare.Add(-1)
+		p.unhookedQueues.Add(-1)
 		if len(c.bare) == 0 {
-			delete(l.bareClients, c)
+			delete(p.unhooked, c)
 		}
 	}
 }

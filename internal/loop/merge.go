@@ -3,7 +3,7 @@
 package loop
 
 import (
-	"context"
+	"sync/atomic"
 	"time"
 
 	"xsched/internal/driver"
@@ -30,6 +30,16 @@ const (
 	freshenPerPass = 100 * time.Microsecond
 )
 
+// merger bounds the queues of each user.
+type merger struct {
+	activity *activity
+	dispatch *dispatcher
+	uid      int    // of the daemon
+	beats    uint64 // heartbeats so far
+
+	queueCount, folded, refusedQueues atomic.Int64
+}
+
 // newHost chooses another host on a GPU, after the last one has left.
 func (c *Client) newHost(gpu model.DeviceID) {
 	delete(c.hosts, gpu)
@@ -42,10 +52,10 @@ func (c *Client) newHost(gpu model.DeviceID) {
 }
 
 // mayAdd reports whether a client may add a queue at this time.
-func (l *Loop) mayAdd(c *Client) bool {
+func (m *merger) mayAdd(c *Client) bool {
 	a := c.account
-	if a.addsAt != l.beats {
-		a.addsAt, a.adds = l.beats, 0
+	if a.addsAt != m.beats {
+		a.addsAt, a.adds = m.beats, 0
 	}
 	if c.adds >= addsPerTick || a.adds >= addsPerUser {
 		c.waiting = true
@@ -57,7 +67,7 @@ func (l *Loop) mayAdd(c *Client) bool {
 }
 
 // mayHave reports whether a client may have another queue on a GPU, with host as its primary queue.
-func (l *Loop) mayHave(c *Client, gpu model.DeviceID, host *queue) bool {
+func (m *merger) mayHave(c *Client, gpu model.DeviceID, host *queue) bool {
 	switch {
 	case host != nil:
 		return c.account.merged < maxMerged
@@ -68,51 +78,51 @@ func (l *Loop) mayHave(c *Client, gpu model.DeviceID, host *queue) bool {
 	}
 	// A process that uses a GPU always has a queue there.
 	claim := c.claim(gpu)
-	return claim == driver.ClaimVerified || claim == driver.ClaimTrusted || c.account.queues < l.maxQueuesOf(c)
+	return claim == driver.ClaimVerified || claim == driver.ClaimTrusted || c.account.queues < m.maxQueuesOf(c)
 }
 
 // refuse counts the queues of a client that the last scan refused.
-func (l *Loop) refuse(c *Client, n int) {
+func (m *merger) refuse(c *Client, n int) {
 	if n != c.refused {
-		l.refusedQueues.Add(int64(n - c.refused))
+		m.refusedQueues.Add(int64(n - c.refused))
 		c.refused = n
 		c.touch()
 	}
 }
 
-func (l *Loop) maxQueuesOf(c *Client) int {
-	if c.User.Root() || c.User == identity.OnHost(l.cfg.UID) {
+func (m *merger) maxQueuesOf(c *Client) int {
+	if c.User.Root() || c.User == identity.OnHost(m.uid) {
 		return maxOwnerQueues
 	}
 	return maxUserQueues
 }
 
 // hostFor returns the queue into which a new one is folded; nil: it gets a place of its own.
-func (l *Loop) hostFor(c *Client, gpu model.DeviceID) *queue {
-	if c.onGPU[gpu] == 0 || c.account.queues < l.maxQueuesOf(c) && l.queueCount.Load() < maxQueues {
+func (m *merger) hostFor(c *Client, gpu model.DeviceID) *queue {
+	if c.onGPU[gpu] == 0 || c.account.queues < m.maxQueuesOf(c) && m.queueCount.Load() < maxQueues {
 		return nil
 	}
 	return c.hosts[gpu]
 }
 
-// fold adds a queue to a host.
-func (l *Loop) fold(now model.Time, c *Client, host, q *queue) {
+// add adds a queue to a host.
+func (m *merger) add(now model.Time, c *Client, host, q *queue) {
 	q.owner, q.host = c, host
 	q.place, host.folded = len(host.folded), append(host.folded, q)
 	host.merged++
 	c.queues[q.id.Index] = q
 	c.touch()
-	l.folded.Add(1)
+	m.folded.Add(1)
 	c.account.merged++
 	if q.busy {
 		host.foldedBusy++
-		l.syncHost(now, c, host)
+		m.syncHost(now, c, host)
 	}
-	l.applyFolded(c, q)
+	m.dispatch.applyMerged(c, q)
 }
 
-// unfold removes a folded queue.
-func (l *Loop) unfold(now model.Time, c *Client, q *queue) {
+// remove removes a folded queue.
+func (m *merger) remove(now model.Time, c *Client, q *queue) {
 	host := q.host
 	last := len(host.folded) - 1
 	host.folded[q.place] = host.folded[last]
@@ -124,26 +134,26 @@ func (l *Loop) unfold(now model.Time, c *Client, q *queue) {
 	c.requests.Leave(&q.period)
 	delete(c.queues, q.id.Index)
 	c.touch()
-	l.folded.Add(-1)
+	m.folded.Add(-1)
 	c.account.merged--
 	if q.busy {
 		host.foldedBusy--
-		l.syncHost(now, c, host)
+		m.syncHost(now, c, host)
 	}
 }
 
 // dissolve removes what is folded into a host that ends. The next scan adds those queues again.
-func (l *Loop) dissolve(now model.Time, c *Client, host *queue) {
+func (m *merger) dissolve(now model.Time, c *Client, host *queue) {
 	for len(host.folded) > 0 {
 		q := host.folded[len(host.folded)-1]
 		q.busy, host.foldedBusy = false, 0
-		l.unfold(now, c, q)
+		m.remove(now, c, q)
 		c.waiting = true
 	}
 }
 
-// followFolded updates a folded queue from its page slot.
-func (l *Loop) followFolded(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+// follow updates a folded queue from its page slot.
+func (m *merger) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	if v.Submitted > q.submitted {
 		q.host.mergedSubmitted += v.Submitted - q.submitted
 		c.touch()
@@ -158,81 +168,13 @@ func (l *Loop) followFolded(now model.Time, c *Client, q *queue, v *wire.QueueVi
 	} else {
 		q.host.foldedBusy--
 	}
-	l.syncHost(now, c, q.host)
-	l.applyFolded(c, q)
+	m.syncHost(now, c, q.host)
+	m.dispatch.applyMerged(c, q)
 }
 
 // syncHost marks a host busy or idle.
-func (l *Loop) syncHost(now model.Time, c *Client, host *queue) {
+func (m *merger) syncHost(now model.Time, c *Client, host *queue) {
 	if busy := host.own || host.foldedBusy > 0; busy != host.busy {
-		l.setBusy(now, c, host, busy, feed{})
-	}
-}
-
-// applyFolded sets the gate of a folded queue: that of the host while it has work. An idle one is
-// held where the gate preempts it, so that its next launch waits until the loop knows about it.
-func (l *Loop) applyFolded(c *Client, q *queue) {
-	want := l.gateState(c, q.host)
-	cfg := l.engine.Config()
-	if on := cfg.On(q.device); !q.busy && q.host.level == model.LevelBlock && on.Suspends() && !l.stopping && c.off[q.device] == "" {
-		want.Suspend = model.LevelBlock
-	}
-	_ = q.gate.Apply(context.Background(), want)
-}
-
-// setGate applies a queue's desired state to its gate. Opening wakes the program by a system call, so
-// a pass opens only some gates; the next ones open the others.
-func (l *Loop) setGate(c *Client, q *queue) {
-	want := l.gateState(c, q)
-	if want.Suspend != model.LevelBlock && q.gate.Held() {
-		if l.opened >= openedAtOnce {
-			l.openLater(q)
-			return
-		}
-		l.opened++
-	}
-	_ = q.gate.Apply(context.Background(), want)
-	for _, f := range q.folded {
-		if f.busy {
-			l.setFoldedGate(c, f)
-		}
-	}
-}
-
-func (l *Loop) setFoldedGate(c *Client, f *queue) {
-	if l.opened >= openedAtOnce {
-		l.openLater(f)
-		return
-	}
-	if f.gate.Held() {
-		l.opened++
-	}
-	l.applyFolded(c, f)
-}
-
-func (l *Loop) openLater(q *queue) {
-	if !q.late {
-		q.late = true
-		l.lateGates = append(l.lateGates, q)
-	}
-}
-
-// openLate opens gates that earlier passes left.
-func (l *Loop) openLate() {
-	l.opened = 0
-	if len(l.lateGates) == 0 {
-		return
-	}
-	late := l.lateGates
-	l.lateGates = nil
-	for _, q := range late {
-		q.late = false
-		if c := q.owner; c.queues[q.id.Index] != q {
-			continue // its gate was opened when it left
-		} else if q.host != nil {
-			l.setFoldedGate(c, q)
-		} else {
-			l.setGate(c, q)
-		}
+		m.activity.setBusy(now, c, host, busy, feed{})
 	}
 }

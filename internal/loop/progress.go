@@ -51,38 +51,40 @@ func feedBefore(v *wire.QueueView, began uint64) feed {
 	return feed{time.Duration((v.FedNS - began) & (1<<63 - 1)), time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
 }
 
-// sawProgress reports a program's launches to the engine, and whether a thread waits for them.
-func (l *Loop) sawProgress(now model.Time, q *queue, v *wire.QueueView, waits bool) {
-	l.engine.SetProgress(now, q.id, v.Launches, waits)
-	l.dirty = true
+// progress follows how programs submit their work.
+type progress struct {
+	engine   *input
+	registry *registry
+	activity *activity
+	due      []model.QueueID // scratch of read
 }
 
 // beganAgain separates two requests that would look like one: the program waited, and its queue was idle for a moment that
 // nobody saw. fed is how the first one was submitted.
-func (l *Loop) beganAgain(now model.Time, c *Client, q *queue, v *wire.QueueView, fed feed) {
-	l.sawProgress(now, q, v, fed.submitted > 0)
-	l.setBusy(now, c, q, false, fed)
-	l.setBusy(now, c, q, true, feed{})
+func (p *progress) beganAgain(now model.Time, c *Client, q *queue, v *wire.QueueView, fed feed) {
+	p.activity.progressed(now, q, v, fed.submitted > 0)
+	p.activity.setBusy(now, c, q, false, fed)
+	p.activity.setBusy(now, c, q, true, feed{})
 	if v.FedNS >= v.ChangedNS {
-		l.sawProgress(now, q, v, true)
+		p.activity.progressed(now, q, v, true)
 	}
-	l.followSegments(c, q)
+	p.request(c, q)
 }
 
-// followSegments asks a client for its progress while decisions depend on it.
-func (l *Loop) followSegments(c *Client, q *queue) {
+// request asks a client for its progress while decisions depend on it.
+func (p *progress) request(c *Client, q *queue) {
 	tell := uint32(0)
-	if q.gate != nil && !q.quiet && l.engine.Follow(q.id) {
+	if q.gate != nil && !q.quiet && p.engine.Follow(q.id) {
 		tell = wire.TellProgress | wire.TellWait
 	}
 	q.ask(c, tellSegments, tell)
 }
 
-// lookAtSegments reads the progress of the programs whose next wait is near.
-func (l *Loop) lookAtSegments(now model.Time) {
-	l.segments = l.engine.ProgressDue(now, l.segments[:0])
-	for _, id := range l.segments {
-		c := l.clients[id.Session]
+// read reads the progress of the programs whose next wait is near.
+func (p *progress) read(now model.Time) {
+	p.due = p.engine.ProgressDue(now, p.due[:0])
+	for _, id := range p.due {
+		c := p.registry.clients[id.Session]
 		if c == nil {
 			continue
 		}
@@ -98,6 +100,6 @@ func (l *Loop) lookAtSegments(now model.Time) {
 		if waits {
 			q.waits = v.Waits
 		}
-		l.engine.SetProgress(now, id, v.Launches, waits)
+		p.engine.SetProgress(now, id, v.Launches, waits)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/engine"
 	"xsched/internal/meter"
 	"xsched/internal/model"
@@ -64,10 +65,18 @@ type request struct {
 
 // publisher builds snapshots. Only the loop uses it, except for wanted.
 type publisher struct {
-	wanted   atomic.Pointer[request] // the next one
-	seen     bool                    // it was wanted at the start of this pass
-	next     model.Time
-	building *builder
+	engine   *input
+	registry *registry
+	thread   *thread
+	poll     *poller
+	usage    *meter.Usage
+
+	config    atomic.Pointer[engine.Config]
+	snapshots atomic.Uint64
+	wanted    atomic.Pointer[request] // the next one
+	seen      bool                    // it was wanted at the start of this pass
+	next      model.Time
+	building  *builder
 }
 
 // builder is a snapshot in progress.
@@ -81,20 +90,20 @@ type builder struct {
 }
 
 // snapshot returns a snapshot that was begun after the call.
-func (l *Loop) snapshot(ctx context.Context) (*snapshot, error) {
-	r := l.publisher.wanted.Load()
+func (p *publisher) snapshot(ctx context.Context) (*snapshot, error) {
+	r := p.wanted.Load()
 	if r == nil {
 		r = &request{done: make(chan struct{})}
-		if l.publisher.wanted.CompareAndSwap(nil, r) {
-			l.ring()
-		} else if r = l.publisher.wanted.Load(); r == nil {
-			return l.snapshot(ctx) // the loop took the other one meanwhile, maybe before this call
+		if p.wanted.CompareAndSwap(nil, r) {
+			p.thread.ring()
+		} else if r = p.wanted.Load(); r == nil {
+			return p.snapshot(ctx) // the loop took the other one meanwhile, maybe before this call
 		}
 	}
 	select {
 	case <-r.done:
 		return r.got, nil
-	case <-l.done:
+	case <-p.thread.done:
 		return nil, ErrStopped
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -108,43 +117,43 @@ func (p *publisher) asked() bool {
 }
 
 // publish copies a part of the state if a reader waits for it.
-func (l *Loop) publish(now model.Time) {
-	if l.publisher.building == nil {
-		if !l.publisher.seen || now < l.publisher.next {
+func (p *publisher) publish(now model.Time) {
+	if p.building == nil {
+		if !p.seen || now < p.next {
 			return
 		}
-		l.sample(now)
-		l.publisher.building = &builder{
-			request: l.publisher.wanted.Swap(nil),
-			out:     &snapshot{at: now, clients: make([]*clientCopy, 0, len(l.clients)), counters: make([]wire.Counters, 0, len(l.clients))},
-			clients: slices.AppendSeq(make([]*Client, 0, len(l.clients)), maps.Values(l.clients)),
+		p.poll.sample(now)
+		p.building = &builder{
+			request: p.wanted.Swap(nil),
+			out:     &snapshot{at: now, clients: make([]*clientCopy, 0, len(p.registry.clients)), counters: make([]wire.Counters, 0, len(p.registry.clients))},
+			clients: slices.AppendSeq(make([]*Client, 0, len(p.registry.clients)), maps.Values(p.registry.clients)),
 		}
 	}
-	b := l.publisher.building
+	b := p.building
 	done := false
-	for !done && l.now().Sub(now) < copyTime {
-		done = l.copySome(b)
+	for !done && clock.Now().Sub(now) < copyTime {
+		done = p.copySome(b)
 	}
-	b.spent += min(l.now().Sub(now), copyMost)
+	b.spent += min(clock.Now().Sub(now), copyMost)
 	if !done {
 		return
 	}
-	b.out.config = l.engine.Config()
-	b.out.gpus = l.usage.GPUs(b.out.at)
-	l.publisher.building, l.publisher.next = nil, l.now().Add(max(copyPause, (copyShare-1)*b.spent))
-	l.snapshots.Add(1)
+	b.out.config = p.engine.Config()
+	b.out.gpus = p.usage.GPUs(b.out.at)
+	p.building, p.next = nil, clock.Now().Add(max(copyPause, (copyShare-1)*b.spent))
+	p.snapshots.Add(1)
 	b.request.got = b.out
 	close(b.request.done)
 }
 
 // copySome copies a few queues, or one client without queues. It returns true at the end.
-func (l *Loop) copySome(b *builder) bool {
+func (p *publisher) copySome(b *builder) bool {
 	if b.client == nil {
 		if len(b.clients) == 0 {
 			return true
 		}
 		c := b.clients[0]
-		if b.clients = b.clients[1:]; l.clients[c.ID] != c {
+		if b.clients = b.clients[1:]; p.registry.clients[c.ID] != c {
 			return false // it has left
 		}
 		b.out.counters = append(b.out.counters, c.page.Counters())
@@ -154,11 +163,11 @@ func (l *Loop) copySome(b *builder) bool {
 			return false
 		}
 		c.touched = false
-		b.client = &clientCopy{Client: *c, copies: make([]queue, 0, c.places()), protections: l.engine.Protections(b.out.at, c.PID)}
+		b.client = &clientCopy{Client: *c, copies: make([]queue, 0, c.places()), protections: p.engine.Protections(b.out.at, c.PID)}
 		b.client.busy = len(b.client.protections) > 0 // its recent cost fades
 		b.queues = slices.AppendSeq(b.queues[:0], maps.Values(c.queues))
 	}
-	c := l.clients[b.client.ID]
+	c := p.registry.clients[b.client.ID]
 	n := min(copyQueues, len(b.queues))
 	for _, q := range b.queues[:n] {
 		if c == nil || c.queues[q.id.Index] != q || q.host != nil {
@@ -235,17 +244,17 @@ func (s *snapshot) view(i int) ClientView {
 }
 
 // Config returns the engine's configuration. It works while the loop is blocked.
-func (l *Loop) Config() engine.Config { return *l.config.Load() }
+func (p *publisher) Config() engine.Config { return *p.config.Load() }
 
 // publishConfig publishes the engine's configuration after a change.
-func (l *Loop) publishConfig() {
-	cfg := l.engine.Config()
-	l.config.Store(&cfg)
+func (p *publisher) publishConfig() {
+	cfg := p.engine.Config()
+	p.config.Store(&cfg)
 }
 
 // Clients returns all clients, oldest first. Callers must not change the result.
-func (l *Loop) Clients(ctx context.Context) ([]ClientView, error) {
-	s, err := l.snapshot(ctx)
+func (p *publisher) Clients(ctx context.Context) ([]ClientView, error) {
+	s, err := p.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -253,8 +262,8 @@ func (l *Loop) Clients(ctx context.Context) ([]ClientView, error) {
 }
 
 // Client returns the oldest client of a process, or ErrUnknownPID.
-func (l *Loop) Client(ctx context.Context, pid int) (ClientView, error) {
-	s, err := l.snapshot(ctx)
+func (p *publisher) Client(ctx context.Context, pid int) (ClientView, error) {
+	s, err := p.snapshot(ctx)
 	if err != nil {
 		return ClientView{}, err
 	}
@@ -271,8 +280,8 @@ func (l *Loop) Client(ctx context.Context, pid int) (ClientView, error) {
 }
 
 // GPUs returns how much each GPU is used.
-func (l *Loop) GPUs(ctx context.Context) (map[model.DeviceID]GPUView, error) {
-	s, err := l.snapshot(ctx)
+func (p *publisher) GPUs(ctx context.Context) (map[model.DeviceID]GPUView, error) {
+	s, err := p.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}

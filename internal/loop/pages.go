@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/clock"
+	"xsched/internal/driver"
+	"xsched/internal/driver/gate"
+	"xsched/internal/meter"
+	"xsched/internal/model"
+	"xsched/internal/terms"
+	"xsched/internal/wire"
+)
+
+// This file keeps clients and their queues in step with the pages, and applies decisions to them.
+
+// pages keeps clients and their queues in step with the pages.
+type pages struct {
+	engine    *input
+	metrics   *driver.Metrics
+	thread    *thread
+	registry  *registry
+	pace      *pacer
+	activity  *activity
+	dispatch  *dispatcher
+	hints     *hinter
+	holds     *holds
+	unmanaged *unmanaged
+	poll      *poller
+	merge     *merger
+	progress  *progress
+	requests  *requestReader
+	admission *admission
+
+	unhookedQueues atomic.Int64     // queues of programs without hooks
+	unhooked       map[*Client]bool // those with such queues
+	becameBusy     []model.Time     // idle-to-busy transitions of this pass, as the clients dated them
+}
+
+// join registers a client and its doorbell.
+func (p *pages) join(c *Client) error {
+	if c.session.Ended() {
+		return errEnded
+	}
+	// Callers are authorised for the oldest client of a PID, and change all of them. The PID of a process
+	// that ended may be in use again before its client is removed.
+	if old := p.registry.byPID[c.PID]; len(old) > 0 && old[0].User != c.User {
+		return errOldPID
+	}
+	now := clock.Now()
+	c.page.Heartbeat(now)
+	if c.bell >= 0 {
+		// Edge-triggered: each ring wakes the loop once, without a read.
+		if err := p.thread.watch(c.bell, unix.EPOLLIN|unix.EPOLLET); err != nil {
+			return fmt.Errorf("watch doorbell: %w", err)
+		}
+		p.registry.bells[int32(c.bell)] = c
+	}
+	p.registry.clients[c.ID] = c
+	// A process is suspended by hand as a whole, with the clients that it opens later.
+	c.held = c.held || slices.ContainsFunc(p.registry.byPID[c.PID], func(o *Client) bool { return o.held })
+	p.registry.byPID[c.PID] = append(p.registry.byPID[c.PID], c)
+	c.requests.Begin(now)
+	p.pace.open(c)
+	p.holds.regroup(now, c)
+	if c.policy != "" {
+		p.hints.requestPolicy(c, c.policy)
+	}
+	return nil
+}
+
+// programOf returns the command line of a client, for the recording.
+func (r *registry) programOf(id model.SessionID) string {
+	if c := r.clients[id]; c != nil {
+		return c.Command
+	}
+	return ""
+}
+
+// remove removes a client and releases its page and doorbell.
+func (p *pages) remove(c *Client) {
+	now := clock.Now()
+	for _, q := range c.queues {
+		p.removeQueue(now, c, q)
+	}
+	p.merge.refuse(c, 0)
+	if c.bell >= 0 {
+		delete(p.registry.bells, int32(c.bell))
+		_ = unix.EpollCtl(p.thread.epoll, unix.EPOLL_CTL_DEL, c.bell, nil)
+		_ = unix.Close(c.bell)
+		c.bell = -1
+	}
+	delete(p.registry.clients, c.ID)
+	if p.registry.byPID[c.PID] = slices.DeleteFunc(p.registry.byPID[c.PID], func(o *Client) bool { return o == c }); len(p.registry.byPID[c.PID]) == 0 {
+		delete(p.registry.byPID, c.PID)
+	} else if c.stopped() {
+		p.holds.stop(now, p.registry.byPID[c.PID][0])
+	}
+	for gpu := range c.uncontrolled {
+		p.unmanaged.lose(now, c, gpu, false)
+	}
+	p.unmanaged.forget()
+	p.pace.close(c)
+	c.page.Release()
+	p.engine.dirty = true
+}
+
+// scan reads the page of a client. It reads each value once, because the client may change it.
+func (p *pages) scan(now model.Time, c *Client) {
+	p.requests.readMarks(now, c)
+	n, refused := c.page.QueueCount(), 0
+	for i := range n {
+		v := c.page.Queue(i)
+		q := c.queues[uint32(i)]
+		if q != nil && (v.Generation != q.generation || !v.InUse()) {
+			p.removeQueue(now, c, q)
+			q = nil
+			v = c.page.Queue(i) // removeQueue may have ended quiet
+		}
+		if q == nil {
+			if !v.InUse() {
+				continue
+			}
+			host := p.merge.hostFor(c, v.Device)
+			if !p.merge.mayHave(c, v.Device, host) {
+				refused++
+				continue
+			}
+			if q = p.addQueue(now, c, uint32(i), &v, host); q == nil {
+				continue
+			}
+		}
+		p.follow(now, c, q, &v)
+	}
+	p.merge.refuse(c, refused)
+	p.dispatch.updateWorkers(c)
+}
+
+// follow updates a queue from its page slot; the caller updates the workers.
+func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+	if v.Transitions != q.transitions {
+		p.requests.measure(now, c, q, v)
+	}
+	if q.host != nil {
+		p.merge.follow(now, c, q, v)
+		return
+	}
+	p.progress.readCopies(now, c, q, v)
+	q.bursts = v.Bursts
+	if q.submitted != v.Submitted {
+		q.submitted = v.Submitted
+		c.touch()
+	}
+	if q.quiet {
+		p.activity.usage.Worked(now, &q.use, v.Worked(now))
+		c.touch()
+	}
+	waited := v.Waits != q.waits && !q.quiet
+	q.waits = v.Waits
+	if v.Transitions == q.transitions {
+		if waited && q.busy {
+			p.activity.progressed(now, q, v, true)
+		}
+		return
+	}
+	var fed feed
+	at := seenAt(now, v)
+	switch {
+	case at == seenLate:
+	case v.Transitions == q.transitions+1:
+		fed = feedOf(v, q.began)
+	case v.Transitions == q.transitions+2:
+		fed = feedBefore(v, q.began)
+	} // otherwise the busy period differs from the known one
+	again := v.Busy() && !q.quiet && q.began != seenLate && v.FedNS > q.began
+	q.transitions, q.began = v.Transitions, at
+	c.touch()
+	q.own = v.Busy()
+	switch {
+	case q.own != q.busy && q.foldedBusy == 0:
+		// A wait that ended an idle queue's segment comes before its next one.
+		p.activity.progressed(now, q, v, waited && v.Busy() || fed.submitted > 0)
+		p.activity.setBusy(now, c, q, q.own, fed)
+		if q.busy && waited && v.FedNS >= v.ChangedNS {
+			p.activity.progressed(now, q, v, true)
+		}
+		p.progress.request(c, q)
+		if q.busy && !q.quiet {
+			p.becameBusy = append(p.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
+		}
+	case again && q.foldedBusy == 0:
+		p.progress.beganAgain(now, c, q, v, fed)
+	case q.quiet:
+		// The state changed and changed back: restart the current period in the engine.
+		p.engine.SetBusy(now, q.id, !q.busy)
+		p.engine.SetBusy(now, q.id, q.busy)
+		p.engine.dirty = true
+	}
+}
+
+// markChanged schedules an update of a device's worker: one, however many queues change.
+func (c *Client) markChanged(gpu model.DeviceID) {
+	if !slices.Contains(c.changed, gpu) {
+		c.changed = append(c.changed, gpu)
+	}
+}
+
+// addQueue adds a queue that a client announced, as one of host unless that is nil. A client that floods
+// its page gets its queues over several heartbeats.
+func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView, host *queue) *queue {
+	if !p.merge.mayAdd(c) {
+		return nil
+	}
+	p.markHooked(c, v.Device)
+	q := &queue{
+		id: model.QueueID{Session: c.ID, Index: index}, device: v.Device, generation: v.Generation,
+		hints: terms.Queue{Device: v.Device, Stream: v.Stream, Offset: v.Priority}, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), p.metrics),
+	}
+	c.page.SetTell(int(index), 0) // of the slot's last queue
+	c.requests.Enter(now, &q.period, v)
+	if host != nil {
+		p.poll.end(now, c, host)
+		p.merge.add(now, c, host, q)
+		return q
+	}
+	p.enter(now, c, q)
+	return q
+}
+
+// enter adds a queue to the engine; the caller updates the workers.
+func (p *pages) enter(now model.Time, c *Client, q *queue) {
+	q.unproved = c.unproved(q.device)
+	q.owner, q.own = c, q.busy
+	c.touch()
+	if c.hosts[q.device] == nil {
+		c.hosts[q.device] = q
+	}
+	c.account.queues++
+	c.queues[q.id.Index] = q
+	c.onGPU[q.device]++
+	p.merge.queueCount.Add(1)
+	regroup := c.hints.Count(&q.hints, 1)
+	can := c.queueCapability(q)
+	q.level, _ = can.Resolve(c.hints.Hint.Level)
+	q.want = model.Desired{Queue: q.id}
+	q.guess = meter.NewGuess(now, q.busy)
+	if q.gate != nil {
+		_ = q.gate.Apply(context.Background(), q.want)
+	}
+	if q.unproved != "" {
+		p.dispatch.setUnproved(now, c, q)
+	} else {
+		p.admission.enter(now, c, q)
+	}
+	switch {
+	case regroup:
+		p.hints.update(now, c)
+	case c.onGPU[q.device] == 2 && c.hasQueueHints(q.device):
+		p.hints.updateLevels(c) // the first queue now shares the hardware queues
+	}
+	p.engine.dirty = true
+	c.markChanged(q.device)
+}
+
+// removeQueue removes a queue; the caller updates the workers.
+func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
+	p.requests.readLast(now, c, q)
+	if q.host != nil {
+		p.merge.remove(now, c, q)
+		return
+	}
+	p.merge.dissolve(now, c, q)
+	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
+	p.poll.end(now, c, q)
+	c.requests.Leave(&q.period)
+	if q.unproved == "" {
+		p.admission.leave(now, c, q)
+	}
+	q.busy = false
+	if q.gate != nil {
+		_ = q.gate.Close()
+	}
+	c.touch()
+	c.countSeparate(q, q.hints.Separate(), false)
+	delete(c.queues, q.id.Index)
+	p.dropUnhooked(c, q)
+	c.account.queues--
+	if c.hosts[q.device] == q {
+		c.newHost(q.device)
+	}
+	if c.onGPU[q.device]--; c.onGPU[q.device] == 0 {
+		delete(c.onGPU, q.device)
+	}
+	p.merge.queueCount.Add(-1)
+	switch {
+	case c.hints.Count(&q.hints, -1):
+		p.hints.update(now, c)
+	case separate:
+		p.hints.updateLevels(c)
+	}
+	p.engine.dirty = true
+	c.markChanged(q.device)
+}
+
+// deviceCapability returns what the drivers can do to a client on a device, and the reason for a
+// limit.
+func (c *Client) deviceCapability(gpu model.DeviceID) driver.Capability {
+	if why := c.off[gpu]; why != "" {
+		return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
+	}
+	if can, ok := c.caps[gpu]; ok {
+		return can
+	}
+	why, _ := c.session.Hardware().Why()
+	return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
+}
+
+// best returns the highest level that the drivers support for a client on a device.
+func (c *Client) best(gpu model.DeviceID) model.Level {
+	level, _ := c.deviceCapability(gpu).Resolve(model.LevelAuto)
+	return level
+}
+
+// setCaps applies the result of a probe.
+func (p *pages) setCaps(c *Client, caps map[model.DeviceID]driver.Capability) {
+	if p.registry.clients[c.ID] == nil || maps.Equal(caps, c.caps) {
+		return
+	}
+	c.caps = caps
+	c.touch()
+	p.admission.update(c)
+	if c.Attached {
+		p.addAttached(c)
+	} else {
+		p.addUnhooked(c)
+	}
+	p.hints.updateLevels(c)
+	for gpu, can := range caps {
+		if can.MaxLevel > model.LevelBlock {
+			p.dispatch.updateWorker(c, gpu)
+		}
+	}
+}
+
+// addAttached gives an attached client one queue on each GPU that it uses. Its work is estimated: the
+// queue starts busy.
+func (p *pages) addAttached(c *Client) {
+	for _, q := range c.queues {
+		if _, ok := c.caps[q.device]; !ok {
+			p.removeQueue(clock.Now(), c, q)
+		}
+	}
+	for gpu, can := range c.caps {
+		if c.onGPU[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
+			id := model.QueueID{Session: c.ID}
+			for c.queues[id.Index] != nil {
+				id.Index++
+			}
+			p.enter(clock.Now(), c, &queue{id: id, device: gpu, hints: terms.Queue{Device: gpu}, generation: 1, transitions: 1, busy: true})
+		}
+	}
+	p.dispatch.updateWorkers(c)
+}
+
+// serveDoorbell reads the page of a client that rang, unless its user has used its share.
+func (p *pages) serveDoorbell(now model.Time, c *Client) {
+	a := c.account
+	if !p.pace.shared() {
+		p.scan(now, c)
+		return
+	}
+	if !a.admit(p.pace.window) {
+		p.pace.throttle(c)
+		return
+	}
+	p.pace.bills.rang = append(p.pace.bills.rang, a)
+	start := clock.Now()
+	p.scan(now, c)
+	a.spend(clock.Now().Sub(start))
+}
+
+func (p *pages) takeHint(c *Client, f *wire.HintFrame) {
+	if p.registry.clients[c.ID] == nil {
+		return
+	}
+	now := clock.Now()
+	c.touch()
+	change := f.Hint.Change()
+	if f.Queue == wire.QueueAll {
+		if f.Hint.Said&wire.HintPolicy != 0 {
+			p.hints.requestPolicy(c, f.PolicyString())
+		}
+		p.hints.warn(c, c.hints.Say(&change))
+		if c.admitHints(len(c.queues)) {
+			p.hints.update(now, c)
+		}
+		return
+	}
+	q := c.queues[f.Queue]
+	if q == nil || q.generation != f.Generation {
+		p.scan(now, c) // the hint may arrive before the doorbell
+		if q = c.queues[f.Queue]; q == nil || q.generation != f.Generation {
+			return
+		}
+	}
+	had := q.hints.Separate()
+	p.hints.warn(c, c.hints.SayQueue(&q.hints, &change))
+	c.countSeparate(q, had, q.hints.Separate())
+	if c.admitHints(1) {
+		p.engine.SetQueueHint(now, q.id, c.hints.EffectiveForEngine(&q.hints))
+		p.engine.dirty = true
+	}
+}
