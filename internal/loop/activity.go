@@ -41,7 +41,7 @@ type activity struct {
 
 // note updates the account of a queue and its device.
 func (a *activity) note(now model.Time, q *queue) {
-	active := q.busy && q.want.Suspend == 0 && !q.yields && !q.quiet && q.unproved == ""
+	active := q.busy && q.want.Suspend == 0 && !q.yields && !q.polled && q.unproved == ""
 	if a.usage.Set(now, &q.use, active) {
 		q.owner.touch()
 	}

@@ -80,7 +80,7 @@ func (a *admission) enter(now model.Time, c *Client, q *queue) {
 	c.countUnlisted(q, 1)
 	a.activity.usage.Enter(now, &q.use, q.device, &c.use)
 	a.activity.note(now, q)
-	c.competing[q.device]++
+	c.counts.competing[q.device]++
 	can := c.queueCapability(q)
 	a.engine.AddQueue(now, model.Queue{
 		ID: q.id, PID: c.PID, User: c.User.Account().Key(), Device: q.device, Hint: c.hints.EffectiveForEngine(&q.hints), Level: q.level, Best: c.best(q.device),
@@ -100,10 +100,10 @@ func (a *admission) leave(now model.Time, c *Client, q *queue) {
 	a.activity.usage.Leave(now, &q.use, !q.unlisted, maxGPUs)
 	c.touch()
 	c.countUnlisted(q, -1)
-	if c.competing[q.device] > 1 {
-		c.competing[q.device]--
+	if c.counts.competing[q.device] > 1 {
+		c.counts.competing[q.device]--
 	} else {
-		delete(c.competing, q.device)
+		delete(c.counts.competing, q.device)
 	}
 }
 
@@ -112,7 +112,7 @@ func (a *admission) leave(now model.Time, c *Client, q *queue) {
 func (a *admission) update(c *Client) {
 	now := clock.Now()
 	for _, q := range c.queues {
-		if q.host != nil {
+		if q.merge.primary != nil {
 			continue // its primary queue competes for it
 		}
 		was := q.unproved

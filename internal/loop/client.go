@@ -69,35 +69,32 @@ type Client struct {
 
 	// Only the loop uses the fields below, from Join on.
 
-	bell         int // doorbell eventfd; -1 if attached or removed
-	account      *account
-	hints        terms.Process
-	policy       string // requested in HELLO
-	requests     meter.Requests
-	hinted       int  // queues whose hint was updated since the last heartbeat
-	stale        bool // further updates wait for the next heartbeat
-	held         bool // by hand
-	grouped      bool // with its group; see hold.go
+	bell    int // doorbell eventfd; -1 if attached or removed
+	account *account
+	policy  string // requested in HELLO
+	hints   terms.Process
+	updates hintUpdates
+	hold    hold
+
 	queues       map[uint32]*queue
+	counts       deviceCounts
 	caps         map[model.DeviceID]driver.Capability
-	sent         map[model.DeviceID]model.Desired // last state requested from each worker
-	hosts        map[model.DeviceID]*queue        // see fold.go
-	waiting      bool                             // queues wait for the next heartbeat
-	refused      int                              // queues in the page beyond the user's limits
-	listed       bool                             // in Loop.stale
-	off          map[model.DeviceID]string        // why scheduling is off there
-	uncontrolled map[model.DeviceID]bool          // see driver.Worker.Loose
+	merge        clientMerge
+	hooks        clientHooks
+	workers      clientWorkers
+	uncontrolled map[model.DeviceID]bool // see driver.Worker.Loose
 	recoveries   uint64
-	adds         int                       // queues added since the last heartbeat
-	onGPU        map[model.DeviceID]int    // number of queues
-	separate     map[model.DeviceID]int    // number of queues for which a control client has set a hint
-	competing    map[model.DeviceID]int    // number of queues in the engine
-	hooked       map[model.DeviceID]bool   // the client has announced a queue there
-	bare         map[model.DeviceID]*queue // see bare.go
-	changed      []model.DeviceID          // devices whose worker is not yet updated
-	touched      bool                      // changed since copied
-	copied       *clientCopy               // for snapshots; nil: none yet
-	use          meter.ProgramUse
+
+	requests meter.Requests
+	use      meter.ProgramUse
+	copy     clientSnapshot
+}
+
+// deviceCounts are numbers of queues.
+type deviceCounts struct {
+	queues    map[model.DeviceID]int // with a place of their own
+	separate  map[model.DeviceID]int // for which a control client has set a hint
+	competing map[model.DeviceID]int // in the engine
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
@@ -105,8 +102,9 @@ type Client struct {
 func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
 		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
-		bell: o.Doorbell, policy: o.Policy, held: o.Held || o.Kept.Held,
-		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, separate: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, use: meter.NewProgramUse(),
+		bell: o.Doorbell, policy: o.Policy, hold: hold{byHand: o.Held || o.Kept.Held},
+		queues: map[uint32]*queue{}, counts: deviceCounts{map[model.DeviceID]int{}, map[model.DeviceID]int{}, map[model.DeviceID]int{}},
+		workers: clientWorkers{sent: map[model.DeviceID]model.Desired{}}, merge: clientMerge{primaries: map[model.DeviceID]*queue{}}, use: meter.NewProgramUse(),
 	}
 	c.hints = terms.New(terms.Options{
 		Book: l.Book, User: o.User, Groups: c.groups(), Attached: o.Attached,
@@ -127,7 +125,7 @@ func (c *Client) groups() []int {
 // ungranted returns the GPUs that a client uses without a grant, in order.
 func (c *Client) ungranted() []model.DeviceID {
 	var out []model.DeviceID
-	for gpu := range c.onGPU {
+	for gpu := range c.counts.queues {
 		if !c.hints.Terms.Grant.Allows(gpu) {
 			out = append(out, gpu)
 		}
@@ -138,44 +136,39 @@ func (c *Client) ungranted() []model.DeviceID {
 
 // queue is the loop's state of a page slot in use.
 type queue struct {
-	owner       *Client
-	id          model.QueueID
-	device      model.DeviceID
-	generation  uint64
-	hints       terms.Queue
-	transitions uint64
-	began       uint64 // last transition as the client dated it; see seenAt
-	submitted   uint64
-	bursts      uint64 // batches released to the device
-	busy        bool
-	yields      bool   // it has work, and the hardware prefers the longer timeslices of others
-	unproved    string // why it does not compete, empty: it does; see proof.go
-	unlisted    bool   // competes on a device that no driver lists
-	level       model.Level
-	want        model.Desired
-	gate        *gate.Target // nil: the queue's work is estimated
-	guess       meter.Guess  // used if gate is nil
-
-	// A folded queue has a host, and a host may have folded queues; see fold.go.
-	host       *queue
-	place      int // in host.folded
-	folded     []*queue
-	foldedBusy int
-	merged     int // len(folded), also in a copy
-	// mergedSubmitted is what the folded queues submitted, those that ended included.
-	mergedSubmitted uint64
-	own             bool // the host itself has work
-	late            bool // in Loop.lateGates
+	owner      *Client
+	id         model.QueueID
+	device     model.DeviceID
+	generation uint64
+	hints      terms.Queue
+	seen       reading
+	busy       bool
+	yields     bool   // it has work, and the hardware prefers the longer timeslices of others
+	unproved   string // why it does not compete, empty: it does; see admission.go
+	unlisted   bool   // competes on a device that no driver lists
+	level      model.Level
+	want       model.Desired
+	gate       *gate.Target // nil: the queue's work is estimated
+	late       bool         // in dispatcher.lateGates
+	estimate   meter.Guess  // used if gate is nil
+	merge      queueMerge
+	polled     bool // the client does not ring; see poll.go
 
 	stops  meter.Stops
 	use    meter.QueueUse
 	period meter.Period
 
-	copies model.Copies // see copies.go
-	tell   [tellUsers]uint32
-	waits  uint64 // of the program, as last read; see fed.go
+	copies  model.Copies // see copies.go
+	reports [reportUsers]uint32
+}
 
-	quiet bool // the client does not ring; see quiet.go
+// reading is what was last read from a queue's slot.
+type reading struct {
+	transitions uint64
+	changed     uint64 // last transition as the client dated it; see seenAt
+	submitted   uint64
+	bursts      uint64 // batches released to the device
+	waits       uint64 // of the program
 }
 
 // heldBy returns why a process is suspended whatever the policy says: any of its clients is. 0: it is not.
@@ -183,9 +176,9 @@ func (r *registry) heldBy(pid int) int {
 	by := 0
 	for _, c := range r.byPID[pid] {
 		switch {
-		case c.held:
+		case c.hold.byHand:
 			return ByHand
-		case c.grouped:
+		case c.hold.byGroup:
 			by = ByGroup
 		}
 	}

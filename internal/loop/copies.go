@@ -12,19 +12,19 @@ import (
 
 // Users of queue.tell.
 const (
-	tellCopies = iota
-	tellSegments
-	tellUsers
+	reportCopies = iota
+	reportSegments
+	reportUsers
 )
 
 // ask sets the reports that one user wants from a queue's client.
 func (q *queue) ask(c *Client, user int, tell uint32) {
-	if q.tell[user] == tell {
+	if q.reports[user] == tell {
 		return
 	}
-	q.tell[user] = tell
+	q.reports[user] = tell
 	all := uint32(0)
-	for _, t := range q.tell {
+	for _, t := range q.reports {
 		all |= t
 	}
 	c.page.SetTell(int(q.id.Index), all)
@@ -33,7 +33,7 @@ func (q *queue) ask(c *Client, user int, tell uint32) {
 // readCopies updates whether a queue has copies only.
 func (p *progress) readCopies(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	was := q.copies.Only
-	if q.quiet || q.gate == nil || len(q.folded) > 0 {
+	if q.polled || q.gate == nil || len(q.merge.members) > 0 {
 		q.copies = model.Copies{}
 	} else {
 		q.copies.See(now, v.Launches, v.Copies, v.Busy())
@@ -42,7 +42,7 @@ func (p *progress) readCopies(now model.Time, c *Client, q *queue, v *wire.Queue
 	if q.copies.Ask {
 		tell = wire.TellProgress | wire.TellLaunch
 	}
-	q.ask(c, tellCopies, tell)
+	q.ask(c, reportCopies, tell)
 	if q.copies.Only != was {
 		p.engine.SetCopying(now, q.id, q.copies.Only)
 		p.engine.dirty = true
@@ -59,7 +59,7 @@ func (p *progress) watchCopies(now model.Time, c *Client) {
 		return
 	}
 	for _, q := range c.queues {
-		if !q.busy || q.quiet || q.gate == nil || q.host != nil || q.copies.Launched() && !q.copies.Ask {
+		if !q.busy || q.polled || q.gate == nil || q.merge.primary != nil || q.copies.Launched() && !q.copies.Ask {
 			continue
 		}
 		if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation {

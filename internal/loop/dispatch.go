@@ -30,6 +30,13 @@ type dispatcher struct {
 	workerUpdates uint64 // number of times a worker's state was computed
 }
 
+// clientWorkers is the dispatcher's state of a client.
+type clientWorkers struct {
+	sent    map[model.DeviceID]model.Desired // last state requested from each worker
+	off     map[model.DeviceID]string        // why scheduling is off there
+	changed []model.DeviceID                 // devices whose worker is not yet updated
+}
+
 // applyAll applies a decision, resumptions before suspensions. The driver serializes requests,
 // so the opposite order would leave the GPU idle in between.
 func (d *dispatcher) applyAll(now model.Time, changes []model.Desired) {
@@ -61,7 +68,7 @@ func (d *dispatcher) apply(now model.Time, desired model.Desired) {
 	if q == nil {
 		return
 	}
-	if len(c.changed) == 0 {
+	if len(c.workers.changed) == 0 {
 		d.pendingUpdates = append(d.pendingUpdates, c)
 	}
 	c.markChanged(q.device)
@@ -82,7 +89,7 @@ func (d *dispatcher) apply(now model.Time, desired model.Desired) {
 // a mode forces one level on all queues.
 func (d *dispatcher) gateState(c *Client, q *queue) model.Desired {
 	want := q.want
-	if c.off[q.device] != "" {
+	if c.workers.off[q.device] != "" {
 		return model.Desired{Queue: want.Queue}
 	}
 	if want.Suspend > model.LevelBlock && c.queueCapability(q).MaxLevel < want.Suspend {
@@ -96,14 +103,14 @@ func (d *dispatcher) gateState(c *Client, q *queue) model.Desired {
 // suspended.
 func (d *dispatcher) updateWorker(c *Client, gpu model.DeviceID) {
 	if can, ok := c.caps[gpu]; !ok || can.MaxLevel <= model.LevelBlock {
-		if _, ok := c.sent[gpu]; !ok {
+		if _, ok := c.workers.sent[gpu]; !ok {
 			return
 		}
 	}
 	d.workerUpdates++
 	want, any, anyBusy := model.Desired{}, false, false
 	for _, q := range c.queues {
-		if q.device != gpu || q.host != nil || anyBusy && !q.busy {
+		if q.device != gpu || q.merge.primary != nil || anyBusy && !q.busy {
 			continue
 		}
 		one := q.want
@@ -121,16 +128,16 @@ func (d *dispatcher) updateWorker(c *Client, gpu model.DeviceID) {
 	want.Queue = model.QueueID{Session: c.ID}
 	want.InFlight, want.Batch, want.Gather = 0, 0, false
 	if want == (model.Desired{Queue: want.Queue}) {
-		if _, ok := c.sent[gpu]; !ok {
+		if _, ok := c.workers.sent[gpu]; !ok {
 			return // the worker has never been used
 		}
 	}
-	if c.sent[gpu] == want {
+	if c.workers.sent[gpu] == want {
 		return
 	}
 	if w := c.session.Worker(gpu); w != nil {
-		stops, resumes := want.Suspend != 0, want.Suspend == 0 && c.sent[gpu].Suspend != 0
-		c.sent[gpu] = want
+		stops, resumes := want.Suspend != 0, want.Suspend == 0 && c.workers.sent[gpu].Suspend != 0
+		c.workers.sent[gpu] = want
 		if d.deciding && (stops || resumes) {
 			d.request(c, gpu, w, want)
 		} else {
@@ -153,10 +160,10 @@ func (d *dispatcher) openAll() {
 
 // updateWorkers updates the workers of the changed devices.
 func (d *dispatcher) updateWorkers(c *Client) {
-	for _, gpu := range c.changed {
+	for _, gpu := range c.workers.changed {
 		d.updateWorker(c, gpu)
 	}
-	c.changed = c.changed[:0]
+	c.workers.changed = c.workers.changed[:0]
 }
 
 // setUnproved sets the gate of a queue that does not compete. A suspension by hand holds there too.
@@ -211,9 +218,9 @@ func (d *dispatcher) flush() {
 // applyMerged sets the gate of a folded queue: that of the host while it has work. An idle one is
 // held where the gate preempts it, so that its next launch waits until the loop knows about it.
 func (d *dispatcher) applyMerged(c *Client, q *queue) {
-	want := d.gateState(c, q.host)
+	want := d.gateState(c, q.merge.primary)
 	cfg := d.engine.Config()
-	if on := cfg.On(q.device); !q.busy && q.host.level == model.LevelBlock && on.Suspends() && !d.stopping && c.off[q.device] == "" {
+	if on := cfg.On(q.device); !q.busy && q.merge.primary.level == model.LevelBlock && on.Suspends() && !d.stopping && c.workers.off[q.device] == "" {
 		want.Suspend = model.LevelBlock
 	}
 	_ = q.gate.Apply(context.Background(), want)
@@ -231,7 +238,7 @@ func (d *dispatcher) setGate(c *Client, q *queue) {
 		d.opened++
 	}
 	_ = q.gate.Apply(context.Background(), want)
-	for _, f := range q.folded {
+	for _, f := range q.merge.members {
 		if f.busy {
 			d.setMergedGate(c, f)
 		}
@@ -268,7 +275,7 @@ func (d *dispatcher) openLate() {
 		q.late = false
 		if c := q.owner; c.queues[q.id.Index] != q {
 			continue // its gate was opened when it left
-		} else if q.host != nil {
+		} else if q.merge.primary != nil {
 			d.setMergedGate(c, q)
 		} else {
 			d.setGate(c, q)

@@ -34,7 +34,7 @@ func (l *Loop) Observe(user identity.User, id model.SessionID, worked bool) erro
 		now, times := clock.Now(), l.estimates.times()
 		for _, q := range c.queues {
 			if q.guessed() {
-				q.guess.Observe(now, worked, meter.Standing{Kept: l.engine.Kept(q.id), Starved: l.engine.WaitsSince(q.id, q.guess.Since())}, times)
+				q.estimate.Observe(now, worked, meter.Standing{Kept: l.engine.Kept(q.id), Starved: l.engine.WaitsSince(q.id, q.estimate.Since())}, times)
 				l.estimates.apply(now, c, q)
 			}
 		}
@@ -59,9 +59,9 @@ func (e *estimator) applyChanges(now model.Time) {
 			continue
 		}
 		if g.stop {
-			q.guess.Stop(now, e.engine.WaitsSince(q.id, q.guess.Since()), e.times())
+			q.estimate.Stop(now, e.engine.WaitsSince(q.id, q.estimate.Since()), e.times())
 		} else {
-			q.guess.Resume(now)
+			q.estimate.Resume(now)
 		}
 		e.apply(now, g.client, q)
 		e.activity.suspended(now, g.client, q, !g.stop)
@@ -72,12 +72,12 @@ func (e *estimator) applyChanges(now model.Time) {
 
 // apply reports the estimated state of a queue to the engine; the caller updates the workers.
 func (e *estimator) apply(now model.Time, c *Client, q *queue) {
-	if q.guess.Busy() == q.busy {
+	if q.estimate.Busy() == q.busy {
 		return
 	}
-	q.transitions++ // setBusy marks the client as changed
+	q.seen.transitions++ // setBusy marks the client as changed
 	e.activity.setBusy(now, c, q, !q.busy, feed{})
-	if q.busy && q.guess.Stopped() {
+	if q.busy && q.estimate.Stopped() {
 		q.stops.Suspended(now)
 	}
 }

@@ -61,7 +61,7 @@ func (l *Loop) DecideAt(now model.Time) {
 func (l *Loop) EndQuietAt(now model.Time) { l.poll.endStale(now) }
 
 // QueueQuiet reports whether a queue is quiet.
-func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].quiet }
+func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].polled }
 
 // WorkerUpdates returns how often a worker's state was computed.
 func (l *Loop) WorkerUpdates() uint64 { return l.dispatch.workerUpdates }
@@ -76,7 +76,7 @@ func (l *Loop) Accounts() int { return l.pace.accounts }
 
 // GuessedIdle reports whether a queue of a client is estimated to be idle.
 func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
-	return l.registry.clients[id].queues[index].guess.Idle()
+	return l.registry.clients[id].queues[index].estimate.Idle()
 }
 
 // BareQueues returns the number of bare queues.
@@ -87,10 +87,10 @@ func (l *Loop) BareQueues() int64 { return l.pages.unhookedQueues.Load() }
 func (l *Loop) CheckCopies() error {
 	now, cfg := clock.Now(), l.engine.Config()
 	for _, c := range l.registry.clients {
-		if c.copied == nil || c.touched || c.copied.busy {
+		if c.copy.last == nil || c.copy.outdated || c.copy.last.busy {
 			continue
 		}
-		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copied}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}}
+		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copy.last}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}}
 		got, want := s.view(0), c.view(now, &cfg)
 		got.Age, want.Age = 0, 0
 		if !reflect.DeepEqual(got, want) {
@@ -115,9 +115,9 @@ func (l *Loop) Unformatted(ctx context.Context) (func() []ClientView, error) {
 // Copied returns how many clients have a copy, and how many of those a snapshot would reuse.
 func (l *Loop) Copied() (all, unchanged int) {
 	for _, c := range l.registry.clients {
-		if c.copied != nil {
+		if c.copy.last != nil {
 			all++
-			if !c.touched && !c.copied.busy {
+			if !c.copy.outdated && !c.copy.last.busy {
 				unchanged++
 			}
 		}

@@ -52,20 +52,27 @@ func (h *hinter) warn(c *Client, note string) {
 // updates wait for the next heartbeat.
 const hintsPerTick = 256
 
+// hintUpdates is the hinter's state of a client.
+type hintUpdates struct {
+	admitted int  // queues whose hint was updated since the last heartbeat
+	waiting  bool // further updates wait for the next heartbeat
+	listed   bool // in hinter.waiting
+}
+
 func (c *Client) admitHints(queues int) bool {
-	if c.hinted > 0 && c.hinted+queues > hintsPerTick {
-		c.stale = true
+	if c.updates.admitted > 0 && c.updates.admitted+queues > hintsPerTick {
+		c.updates.waiting = true
 		return false
 	}
-	c.hinted += queues
+	c.updates.admitted += queues
 	return true
 }
 
 // tick resets the limit of a client. Updates that have waited follow when its user has time.
 func (h *hinter) tick(c *Client) {
-	c.hinted = 0
-	if c.stale && !c.listed {
-		c.listed = true
+	c.updates.admitted = 0
+	if c.updates.waiting && !c.updates.listed {
+		c.updates.listed = true
 		h.waiting = append(h.waiting, c)
 	}
 }
@@ -77,16 +84,16 @@ func (h *hinter) applyWaiting(now model.Time) {
 	}
 	later, begin := h.waiting[:0], now
 	for i, c := range h.waiting {
-		if c.account == nil || !c.stale { // it has left, or an update came first
-			c.listed = false
+		if c.account == nil || !c.updates.waiting { // it has left, or an update came first
+			c.updates.listed = false
 			continue
 		}
 		if begin.Sub(now) >= freshenPerPass || h.pace.shared() && !c.account.within(h.pace.window) {
 			later = append(later, h.waiting[i])
 			continue
 		}
-		c.stale, c.listed = false, false
-		c.hinted = len(c.queues)
+		c.updates.waiting, c.updates.listed = false, false
+		c.updates.admitted = len(c.queues)
 		h.update(begin, c)
 		end := clock.Now()
 		h.pace.bills.request(c.inbox, end.Sub(begin))
@@ -102,7 +109,7 @@ func (h *hinter) update(now model.Time, c *Client) {
 	base := c.hints.ForEngine()
 	h.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {
-		if q.host != nil {
+		if q.merge.primary != nil {
 			continue
 		}
 		if own := c.hints.EffectiveForEngine(&q.hints); own != base {
@@ -117,7 +124,7 @@ func (h *hinter) updateLevels(c *Client) {
 	now := clock.Now()
 	c.touch()
 	for _, q := range c.queues {
-		if q.host != nil {
+		if q.merge.primary != nil {
 			continue
 		}
 		can := c.queueCapability(q)
@@ -156,16 +163,16 @@ func (c *Client) queueCapability(q *queue) driver.Capability {
 // hasQueueHints reports whether a control client has set a hint for one of several queues of a
 // client on a device.
 func (c *Client) hasQueueHints(gpu model.DeviceID) bool {
-	return c.onGPU[gpu] > 1 && c.separate[gpu] > 0 // a single queue has the hardware queues to itself
+	return c.counts.queues[gpu] > 1 && c.counts.separate[gpu] > 0 // a single queue has the hardware queues to itself
 }
 
 // countSeparate counts the queues for which a control client has set a hint.
 func (c *Client) countSeparate(q *queue, had, has bool) {
 	if has && !had {
-		c.separate[q.device]++
+		c.counts.separate[q.device]++
 	} else if had && !has {
-		if c.separate[q.device]--; c.separate[q.device] == 0 {
-			delete(c.separate, q.device)
+		if c.counts.separate[q.device]--; c.counts.separate[q.device] == 0 {
+			delete(c.counts.separate, q.device)
 		}
 	}
 }
@@ -189,7 +196,7 @@ func (l *Loop) EditHint(ctx context.Context, e HintEdit) (hint model.Hint, err e
 			return err
 		}
 		q := c.queues[*e.Queue]
-		if q == nil || q.host != nil {
+		if q == nil || q.merge.primary != nil {
 			return nil
 		}
 		found = true

@@ -23,13 +23,16 @@ type holds struct {
 	groups   HeldGroups
 }
 
+// hold is whether a client is suspended whatever the policy says.
+type hold struct{ byHand, byGroup bool }
+
 // stopped reports whether a client is suspended whatever the policy says.
-func (c *Client) stopped() bool { return c.held || c.grouped }
+func (c *Client) stopped() bool { return c.hold.byHand || c.hold.byGroup }
 
 // SetHeld suspends or resumes a process on request of a control client.
 func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
 	return l.edit(ctx, pid, func(c *Client) error {
-		c.held = held
+		c.hold.byHand = held
 		l.holds.stop(clock.Now(), c)
 		return nil
 	})
@@ -51,8 +54,8 @@ func (h *holds) regroup(now model.Time, c *Client) {
 	g := &c.hints.Terms.Grant
 	most, held := h.groups[g.Group]
 	held = held && g.Group != "" && g.Priority() <= most
-	if c.grouped != held {
-		c.grouped = held
+	if c.hold.byGroup != held {
+		c.hold.byGroup = held
 		c.touch()
 		h.stop(now, c)
 	}
@@ -62,7 +65,7 @@ func (h *holds) regroup(now model.Time, c *Client) {
 func (h *holds) stop(now model.Time, c *Client) {
 	h.engine.SetHeld(now, c.PID, h.registry.heldBy(c.PID) != 0)
 	for _, q := range c.queues {
-		if q.unproved != "" && q.host == nil {
+		if q.unproved != "" && q.merge.primary == nil {
 			h.dispatch.setUnproved(now, c, q)
 		}
 	}
@@ -71,6 +74,6 @@ func (h *holds) stop(now model.Time, c *Client) {
 
 // Held reports whether a client is suspended by hand.
 func (l *Loop) Held(ctx context.Context, c *Client) (held bool, err error) {
-	err = l.call(ctx, func() { held = c.held })
+	err = l.call(ctx, func() { held = c.hold.byHand })
 	return held, err
 }

@@ -261,8 +261,8 @@ func (l *Loop) beatSome(now model.Time) {
 				w.LeaseChanged(all)
 			}
 		}
-		if c.adds = 0; c.waiting {
-			c.waiting = false
+		if c.merge.adds = 0; c.merge.waiting {
+			c.merge.waiting = false
 			l.pace.throttle(c) // its doorbell rings in the next window, for the next batch
 		}
 	}

@@ -40,12 +40,31 @@ type merger struct {
 	queueCount, folded, refusedQueues atomic.Int64
 }
 
-// newHost chooses another host on a GPU, after the last one has left.
-func (c *Client) newHost(gpu model.DeviceID) {
-	delete(c.hosts, gpu)
+// clientMerge is the merger's state of a client.
+type clientMerge struct {
+	primaries map[model.DeviceID]*queue
+	waiting   bool // queues wait for the next heartbeat
+	refused   int  // queues in the page beyond the user's limits
+	adds      int  // queues added since the last heartbeat
+}
+
+// queueMerge is the merger's state of a queue. A merged queue has a primary one, which has members.
+type queueMerge struct {
+	primary   *queue
+	place     int // in primary.merge.members
+	members   []*queue
+	busy      int    // members with work
+	count     int    // of members, also in a copy
+	submitted uint64 // by the members, those that ended included
+	own       bool   // the primary queue itself has work
+}
+
+// newPrimary chooses another host on a GPU, after the last one has left.
+func (c *Client) newPrimary(gpu model.DeviceID) {
+	delete(c.merge.primaries, gpu)
 	for _, q := range c.queues {
-		if q.device == gpu && q.host == nil {
-			c.hosts[gpu] = q
+		if q.device == gpu && q.merge.primary == nil {
+			c.merge.primaries[gpu] = q
 			return
 		}
 	}
@@ -57,11 +76,11 @@ func (m *merger) mayAdd(c *Client) bool {
 	if a.addsAt != m.beats {
 		a.addsAt, a.adds = m.beats, 0
 	}
-	if c.adds >= addsPerTick || a.adds >= addsPerUser {
-		c.waiting = true
+	if c.merge.adds >= addsPerTick || a.adds >= addsPerUser {
+		c.merge.waiting = true
 		return false
 	}
-	c.adds++
+	c.merge.adds++
 	a.adds++
 	return true
 }
@@ -71,9 +90,9 @@ func (m *merger) mayHave(c *Client, gpu model.DeviceID, host *queue) bool {
 	switch {
 	case host != nil:
 		return c.account.merged < maxMerged
-	case c.onGPU[gpu] > 0:
+	case c.counts.queues[gpu] > 0:
 		return true // within the user's limit
-	case len(c.onGPU) >= maxGPUs:
+	case len(c.counts.queues) >= maxGPUs:
 		return false
 	}
 	// A process that uses a GPU always has a queue there.
@@ -83,9 +102,9 @@ func (m *merger) mayHave(c *Client, gpu model.DeviceID, host *queue) bool {
 
 // refuse counts the queues of a client that the last scan refused.
 func (m *merger) refuse(c *Client, n int) {
-	if n != c.refused {
-		m.refusedQueues.Add(int64(n - c.refused))
-		c.refused = n
+	if n != c.merge.refused {
+		m.refusedQueues.Add(int64(n - c.merge.refused))
+		c.merge.refused = n
 		c.touch()
 	}
 }
@@ -97,39 +116,39 @@ func (m *merger) maxQueuesOf(c *Client) int {
 	return maxUserQueues
 }
 
-// hostFor returns the queue into which a new one is folded; nil: it gets a place of its own.
-func (m *merger) hostFor(c *Client, gpu model.DeviceID) *queue {
-	if c.onGPU[gpu] == 0 || c.account.queues < m.maxQueuesOf(c) && m.queueCount.Load() < maxQueues {
+// primaryFor returns the queue into which a new one is folded; nil: it gets a place of its own.
+func (m *merger) primaryFor(c *Client, gpu model.DeviceID) *queue {
+	if c.counts.queues[gpu] == 0 || c.account.queues < m.maxQueuesOf(c) && m.queueCount.Load() < maxQueues {
 		return nil
 	}
-	return c.hosts[gpu]
+	return c.merge.primaries[gpu]
 }
 
 // add adds a queue to a host.
 func (m *merger) add(now model.Time, c *Client, host, q *queue) {
-	q.owner, q.host = c, host
-	q.place, host.folded = len(host.folded), append(host.folded, q)
-	host.merged++
+	q.owner, q.merge.primary = c, host
+	q.merge.place, host.merge.members = len(host.merge.members), append(host.merge.members, q)
+	host.merge.count++
 	c.queues[q.id.Index] = q
 	c.touch()
 	m.folded.Add(1)
 	c.account.merged++
 	if q.busy {
-		host.foldedBusy++
-		m.syncHost(now, c, host)
+		host.merge.busy++
+		m.syncPrimary(now, c, host)
 	}
 	m.dispatch.applyMerged(c, q)
 }
 
 // remove removes a folded queue.
 func (m *merger) remove(now model.Time, c *Client, q *queue) {
-	host := q.host
-	last := len(host.folded) - 1
-	host.folded[q.place] = host.folded[last]
-	host.folded[q.place].place = q.place
-	host.folded[last] = nil
-	host.folded = host.folded[:last]
-	host.merged--
+	host := q.merge.primary
+	last := len(host.merge.members) - 1
+	host.merge.members[q.merge.place] = host.merge.members[last]
+	host.merge.members[q.merge.place].merge.place = q.merge.place
+	host.merge.members[last] = nil
+	host.merge.members = host.merge.members[:last]
+	host.merge.count--
 	_ = q.gate.Close()
 	c.requests.Leave(&q.period)
 	delete(c.queues, q.id.Index)
@@ -137,44 +156,44 @@ func (m *merger) remove(now model.Time, c *Client, q *queue) {
 	m.folded.Add(-1)
 	c.account.merged--
 	if q.busy {
-		host.foldedBusy--
-		m.syncHost(now, c, host)
+		host.merge.busy--
+		m.syncPrimary(now, c, host)
 	}
 }
 
 // dissolve removes what is folded into a host that ends. The next scan adds those queues again.
 func (m *merger) dissolve(now model.Time, c *Client, host *queue) {
-	for len(host.folded) > 0 {
-		q := host.folded[len(host.folded)-1]
-		q.busy, host.foldedBusy = false, 0
+	for len(host.merge.members) > 0 {
+		q := host.merge.members[len(host.merge.members)-1]
+		q.busy, host.merge.busy = false, 0
 		m.remove(now, c, q)
-		c.waiting = true
+		c.merge.waiting = true
 	}
 }
 
 // follow updates a folded queue from its page slot.
 func (m *merger) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
-	if v.Submitted > q.submitted {
-		q.host.mergedSubmitted += v.Submitted - q.submitted
+	if v.Submitted > q.seen.submitted {
+		q.merge.primary.merge.submitted += v.Submitted - q.seen.submitted
 		c.touch()
 	}
-	q.submitted, q.transitions = v.Submitted, v.Transitions
+	q.seen.submitted, q.seen.transitions = v.Submitted, v.Transitions
 	if v.Busy() == q.busy {
 		return
 	}
 	c.touch()
 	if q.busy = v.Busy(); q.busy {
-		q.host.foldedBusy++
+		q.merge.primary.merge.busy++
 	} else {
-		q.host.foldedBusy--
+		q.merge.primary.merge.busy--
 	}
-	m.syncHost(now, c, q.host)
+	m.syncPrimary(now, c, q.merge.primary)
 	m.dispatch.applyMerged(c, q)
 }
 
-// syncHost marks a host busy or idle.
-func (m *merger) syncHost(now model.Time, c *Client, host *queue) {
-	if busy := host.own || host.foldedBusy > 0; busy != host.busy {
+// syncPrimary marks a host busy or idle.
+func (m *merger) syncPrimary(now model.Time, c *Client, host *queue) {
+	if busy := host.merge.own || host.merge.busy > 0; busy != host.busy {
 		m.activity.setBusy(now, c, host, busy, feed{})
 	}
 }

@@ -16,22 +16,22 @@ func (l *Loop) turned(c *Client, gpu model.DeviceID, why string, loose bool) {
 		return
 	}
 	l.unmanaged.lose(clock.Now(), c, gpu, loose)
-	if c.off[gpu] == why {
+	if c.workers.off[gpu] == why {
 		return
 	}
-	off := maps.Clone(c.off) // snapshots have the old one
+	off := maps.Clone(c.workers.off) // snapshots have the old one
 	if off == nil {
 		off = map[model.DeviceID]string{}
 	}
 	if off[gpu] = why; why == "" {
 		delete(off, gpu)
 	}
-	c.off = off
+	c.workers.off = off
 	l.hints.updateLevels(c)
 	for _, q := range c.queues {
 		switch {
 		case q.device != gpu || q.gate == nil:
-		case q.host != nil:
+		case q.merge.primary != nil:
 			l.dispatch.applyMerged(c, q) // its primary queue has the desired state
 		default:
 			_ = q.gate.Apply(context.Background(), l.dispatch.gateState(c, q))

@@ -66,7 +66,7 @@ func (p *pages) join(c *Client) error {
 	}
 	p.registry.clients[c.ID] = c
 	// A process is suspended by hand as a whole, with the clients that it opens later.
-	c.held = c.held || slices.ContainsFunc(p.registry.byPID[c.PID], func(o *Client) bool { return o.held })
+	c.hold.byHand = c.hold.byHand || slices.ContainsFunc(p.registry.byPID[c.PID], func(o *Client) bool { return o.hold.byHand })
 	p.registry.byPID[c.PID] = append(p.registry.byPID[c.PID], c)
 	c.requests.Begin(now)
 	p.pace.open(c)
@@ -129,7 +129,7 @@ func (p *pages) scan(now model.Time, c *Client) {
 			if !v.InUse() {
 				continue
 			}
-			host := p.merge.hostFor(c, v.Device)
+			host := p.merge.primaryFor(c, v.Device)
 			if !p.merge.mayHave(c, v.Device, host) {
 				refused++
 				continue
@@ -146,26 +146,26 @@ func (p *pages) scan(now model.Time, c *Client) {
 
 // follow updates a queue from its page slot; the caller updates the workers.
 func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
-	if v.Transitions != q.transitions {
+	if v.Transitions != q.seen.transitions {
 		p.requests.measure(now, c, q, v)
 	}
-	if q.host != nil {
+	if q.merge.primary != nil {
 		p.merge.follow(now, c, q, v)
 		return
 	}
 	p.progress.readCopies(now, c, q, v)
-	q.bursts = v.Bursts
-	if q.submitted != v.Submitted {
-		q.submitted = v.Submitted
+	q.seen.bursts = v.Bursts
+	if q.seen.submitted != v.Submitted {
+		q.seen.submitted = v.Submitted
 		c.touch()
 	}
-	if q.quiet {
+	if q.polled {
 		p.activity.usage.Worked(now, &q.use, v.Worked(now))
 		c.touch()
 	}
-	waited := v.Waits != q.waits && !q.quiet
-	q.waits = v.Waits
-	if v.Transitions == q.transitions {
+	waited := v.Waits != q.seen.waits && !q.polled
+	q.seen.waits = v.Waits
+	if v.Transitions == q.seen.transitions {
 		if waited && q.busy {
 			p.activity.progressed(now, q, v, true)
 		}
@@ -175,30 +175,30 @@ func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	at := seenAt(now, v)
 	switch {
 	case at == seenLate:
-	case v.Transitions == q.transitions+1:
-		fed = feedOf(v, q.began)
-	case v.Transitions == q.transitions+2:
-		fed = feedBefore(v, q.began)
+	case v.Transitions == q.seen.transitions+1:
+		fed = feedOf(v, q.seen.changed)
+	case v.Transitions == q.seen.transitions+2:
+		fed = feedBefore(v, q.seen.changed)
 	} // otherwise the busy period differs from the known one
-	again := v.Busy() && !q.quiet && q.began != seenLate && v.FedNS > q.began
-	q.transitions, q.began = v.Transitions, at
+	again := v.Busy() && !q.polled && q.seen.changed != seenLate && v.FedNS > q.seen.changed
+	q.seen.transitions, q.seen.changed = v.Transitions, at
 	c.touch()
-	q.own = v.Busy()
+	q.merge.own = v.Busy()
 	switch {
-	case q.own != q.busy && q.foldedBusy == 0:
+	case q.merge.own != q.busy && q.merge.busy == 0:
 		// A wait that ended an idle queue's segment comes before its next one.
 		p.activity.progressed(now, q, v, waited && v.Busy() || fed.submitted > 0)
-		p.activity.setBusy(now, c, q, q.own, fed)
+		p.activity.setBusy(now, c, q, q.merge.own, fed)
 		if q.busy && waited && v.FedNS >= v.ChangedNS {
 			p.activity.progressed(now, q, v, true)
 		}
 		p.progress.request(c, q)
-		if q.busy && !q.quiet {
+		if q.busy && !q.polled {
 			p.becameBusy = append(p.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
 		}
-	case again && q.foldedBusy == 0:
+	case again && q.merge.busy == 0:
 		p.progress.beganAgain(now, c, q, v, fed)
-	case q.quiet:
+	case q.polled:
 		// The state changed and changed back: restart the current period in the engine.
 		p.engine.SetBusy(now, q.id, !q.busy)
 		p.engine.SetBusy(now, q.id, q.busy)
@@ -208,8 +208,8 @@ func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 
 // markChanged schedules an update of a device's worker: one, however many queues change.
 func (c *Client) markChanged(gpu model.DeviceID) {
-	if !slices.Contains(c.changed, gpu) {
-		c.changed = append(c.changed, gpu)
+	if !slices.Contains(c.workers.changed, gpu) {
+		c.workers.changed = append(c.workers.changed, gpu)
 	}
 }
 
@@ -222,7 +222,7 @@ func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueV
 	p.markHooked(c, v.Device)
 	q := &queue{
 		id: model.QueueID{Session: c.ID, Index: index}, device: v.Device, generation: v.Generation,
-		hints: terms.Queue{Device: v.Device, Stream: v.Stream, Offset: v.Priority}, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), p.metrics),
+		hints: terms.Queue{Stream: v.Stream, Offset: v.Priority}, seen: reading{transitions: v.Transitions, changed: seenAt(now, v)}, busy: v.Busy(), gate: gate.New(c.page, int(index), p.metrics),
 	}
 	c.page.SetTell(int(index), 0) // of the slot's last queue
 	c.requests.Enter(now, &q.period, v)
@@ -238,20 +238,20 @@ func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueV
 // enter adds a queue to the engine; the caller updates the workers.
 func (p *pages) enter(now model.Time, c *Client, q *queue) {
 	q.unproved = c.unproved(q.device)
-	q.owner, q.own = c, q.busy
+	q.owner, q.hints.Device, q.merge.own = c, q.device, q.busy
 	c.touch()
-	if c.hosts[q.device] == nil {
-		c.hosts[q.device] = q
+	if c.merge.primaries[q.device] == nil {
+		c.merge.primaries[q.device] = q
 	}
 	c.account.queues++
 	c.queues[q.id.Index] = q
-	c.onGPU[q.device]++
+	c.counts.queues[q.device]++
 	p.merge.queueCount.Add(1)
 	regroup := c.hints.Count(&q.hints, 1)
 	can := c.queueCapability(q)
 	q.level, _ = can.Resolve(c.hints.Hint.Level)
 	q.want = model.Desired{Queue: q.id}
-	q.guess = meter.NewGuess(now, q.busy)
+	q.estimate = meter.NewGuess(now, q.busy)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
@@ -263,7 +263,7 @@ func (p *pages) enter(now model.Time, c *Client, q *queue) {
 	switch {
 	case regroup:
 		p.hints.update(now, c)
-	case c.onGPU[q.device] == 2 && c.hasQueueHints(q.device):
+	case c.counts.queues[q.device] == 2 && c.hasQueueHints(q.device):
 		p.hints.updateLevels(c) // the first queue now shares the hardware queues
 	}
 	p.engine.dirty = true
@@ -273,12 +273,12 @@ func (p *pages) enter(now model.Time, c *Client, q *queue) {
 // removeQueue removes a queue; the caller updates the workers.
 func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
 	p.requests.readLast(now, c, q)
-	if q.host != nil {
+	if q.merge.primary != nil {
 		p.merge.remove(now, c, q)
 		return
 	}
 	p.merge.dissolve(now, c, q)
-	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
+	separate := c.counts.queues[q.device] == 2 && c.hasQueueHints(q.device)
 	p.poll.end(now, c, q)
 	c.requests.Leave(&q.period)
 	if q.unproved == "" {
@@ -293,11 +293,11 @@ func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
 	delete(c.queues, q.id.Index)
 	p.dropUnhooked(c, q)
 	c.account.queues--
-	if c.hosts[q.device] == q {
-		c.newHost(q.device)
+	if c.merge.primaries[q.device] == q {
+		c.newPrimary(q.device)
 	}
-	if c.onGPU[q.device]--; c.onGPU[q.device] == 0 {
-		delete(c.onGPU, q.device)
+	if c.counts.queues[q.device]--; c.counts.queues[q.device] == 0 {
+		delete(c.counts.queues, q.device)
 	}
 	p.merge.queueCount.Add(-1)
 	switch {
@@ -313,7 +313,7 @@ func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
 // deviceCapability returns what the drivers can do to a client on a device, and the reason for a
 // limit.
 func (c *Client) deviceCapability(gpu model.DeviceID) driver.Capability {
-	if why := c.off[gpu]; why != "" {
+	if why := c.workers.off[gpu]; why != "" {
 		return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
 	}
 	if can, ok := c.caps[gpu]; ok {
@@ -359,12 +359,12 @@ func (p *pages) addAttached(c *Client) {
 		}
 	}
 	for gpu, can := range c.caps {
-		if c.onGPU[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
+		if c.counts.queues[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
 			id := model.QueueID{Session: c.ID}
 			for c.queues[id.Index] != nil {
 				id.Index++
 			}
-			p.enter(clock.Now(), c, &queue{id: id, device: gpu, hints: terms.Queue{Device: gpu}, generation: 1, transitions: 1, busy: true})
+			p.enter(clock.Now(), c, &queue{id: id, device: gpu, generation: 1, seen: reading{transitions: 1}, busy: true})
 		}
 	}
 	p.dispatch.updateWorkers(c)

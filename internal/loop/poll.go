@@ -53,7 +53,7 @@ func (p *poller) begin(now model.Time) {
 			return
 		}
 		q := c.queues[id.Index]
-		if q == nil || q.quiet || q.gate == nil || len(q.folded) > 0 { // estimated queues have no doorbell
+		if q == nil || q.polled || q.gate == nil || len(q.merge.members) > 0 { // estimated queues have no doorbell
 			return
 		}
 		v := c.page.Queue(int(id.Index))
@@ -61,7 +61,7 @@ func (p *poller) begin(now model.Time) {
 			return // the slot was reused, and its doorbell is pending
 		}
 		p.activity.usage.Pause(now, &q.use, v.Worked(now))
-		q.quiet = true
+		q.polled = true
 		c.touch()
 		p.queues[gpu] = q
 		c.page.Hush(int(id.Index))
@@ -81,7 +81,7 @@ func (p *poller) endListed(now model.Time) {
 
 // end ends quiet for a queue; the caller updates the workers.
 func (p *poller) end(now model.Time, c *Client, q *queue) {
-	if !q.quiet {
+	if !q.polled {
 		return
 	}
 	v := c.page.Listen(int(q.id.Index))
@@ -91,7 +91,7 @@ func (p *poller) end(now model.Time, c *Client, q *queue) {
 		p.activity.usage.Worked(now, &q.use, v.Worked(now)) // the queue is gone, but the slot keeps its total
 	}
 	delete(p.queues, q.device)
-	q.quiet = false
+	q.polled = false
 	p.activity.usage.Resume(&q.use, v.Worked(now))
 	c.touch()
 	p.activity.note(now, q)

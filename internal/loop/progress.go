@@ -74,10 +74,10 @@ func (p *progress) beganAgain(now model.Time, c *Client, q *queue, v *wire.Queue
 // request asks a client for its progress while decisions depend on it.
 func (p *progress) request(c *Client, q *queue) {
 	tell := uint32(0)
-	if q.gate != nil && !q.quiet && p.engine.Follow(q.id) {
+	if q.gate != nil && !q.polled && p.engine.Follow(q.id) {
 		tell = wire.TellProgress | wire.TellWait
 	}
-	q.ask(c, tellSegments, tell)
+	q.ask(c, reportSegments, tell)
 }
 
 // read reads the progress of the programs whose next wait is near.
@@ -93,12 +93,12 @@ func (p *progress) read(now model.Time) {
 			continue
 		}
 		v := c.page.Queue(int(id.Index))
-		if v.Generation != q.generation || v.Transitions != q.transitions {
+		if v.Generation != q.generation || v.Transitions != q.seen.transitions {
 			continue // its doorbell is pending
 		}
-		waits := v.Busy() && v.FedNS >= q.began && v.Waits != q.waits // a known wait may last while another thread submits
+		waits := v.Busy() && v.FedNS >= q.seen.changed && v.Waits != q.seen.waits // a known wait may last while another thread submits
 		if waits {
-			q.waits = v.Waits
+			q.seen.waits = v.Waits
 		}
 		p.engine.SetProgress(now, id, v.Launches, waits)
 	}

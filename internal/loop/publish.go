@@ -57,6 +57,12 @@ type clientCopy struct {
 	busy        bool // a queue has work, so its counters change without the loop's knowledge
 }
 
+// clientSnapshot is the publisher's state of a client.
+type clientSnapshot struct {
+	outdated bool        // the client has changed since the copy
+	last     *clientCopy // nil: none yet
+}
+
 // request is a snapshot that readers wait for.
 type request struct {
 	done chan struct{}
@@ -158,11 +164,11 @@ func (p *publisher) copySome(b *builder) bool {
 		}
 		b.out.counters = append(b.out.counters, c.page.Counters())
 		b.out.signs = append(b.out.signs, c.page.Signs(b.out.at))
-		if c.copied != nil && !c.touched && !c.copied.busy {
-			b.out.clients = append(b.out.clients, c.copied)
+		if c.copy.last != nil && !c.copy.outdated && !c.copy.last.busy {
+			b.out.clients = append(b.out.clients, c.copy.last)
 			return false
 		}
-		c.touched = false
+		c.copy.outdated = false
 		b.client = &clientCopy{Client: *c, copies: make([]queue, 0, c.places()), protections: p.engine.Protections(b.out.at, c.PID)}
 		b.client.busy = len(b.client.protections) > 0 // its recent cost fades
 		b.queues = slices.AppendSeq(b.queues[:0], maps.Values(c.queues))
@@ -170,17 +176,17 @@ func (p *publisher) copySome(b *builder) bool {
 	c := p.registry.clients[b.client.ID]
 	n := min(copyQueues, len(b.queues))
 	for _, q := range b.queues[:n] {
-		if c == nil || c.queues[q.id.Index] != q || q.host != nil {
+		if c == nil || c.queues[q.id.Index] != q || q.merge.primary != nil {
 			continue // it has left, or is in the entry of its primary queue
 		}
 		b.client.busy = b.client.busy || q.busy
 		if q.busy && q.gate != nil {
-			q.submitted = c.page.Queue(int(q.id.Index)).Submitted
+			q.seen.submitted = c.page.Queue(int(q.id.Index)).Submitted
 		}
 		q.stops.Share()
 		b.client.copies = append(b.client.copies, *q)
 		last := &b.client.copies[len(b.client.copies)-1]
-		last.folded = nil
+		last.merge.members = nil
 		last.yields = q.busy && q.want.Suspend == 0 && q.yields
 	}
 	if b.queues = b.queues[n:]; len(b.queues) > 0 {
@@ -188,10 +194,11 @@ func (p *publisher) copySome(b *builder) bool {
 	}
 	done := b.client
 	b.client = nil
-	done.queues, done.onGPU, done.separate, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied = nil, nil, nil, nil, nil, nil, nil, nil, nil
+	done.queues, done.counts, done.hooks, done.copy = nil, deviceCounts{}, clientHooks{}, clientSnapshot{}
+	done.merge, done.workers = clientMerge{refused: done.merge.refused}, clientWorkers{off: done.workers.off}
 	done.use = meter.ProgramUse{Shares: done.use.Shares}
 	if c != nil {
-		c.copied = done
+		c.copy.last = done
 	}
 	b.out.clients = append(b.out.clients, done)
 	return false
@@ -199,7 +206,7 @@ func (p *publisher) copySome(b *builder) bool {
 
 // places is the number of queues with a place of their own.
 func (c *Client) places() (n int) {
-	for _, k := range c.onGPU {
+	for _, k := range c.counts.queues {
 		n += k
 	}
 	return n
@@ -208,7 +215,7 @@ func (c *Client) places() (n int) {
 // touch marks a client as changed since the last snapshot.
 func (c *Client) touch() {
 	if c != nil { // nil: a queue of no client, in tests
-		c.touched = true
+		c.copy.outdated = true
 	}
 }
 
@@ -229,13 +236,13 @@ func (s *snapshot) format() []ClientView {
 func (s *snapshot) view(i int) ClientView {
 	c := s.clients[i].Client
 	copies := s.clients[i].copies
-	c.queues, c.onGPU, c.separate = make(map[uint32]*queue, len(copies)), map[model.DeviceID]int{}, map[model.DeviceID]int{}
+	c.queues, c.counts.queues, c.counts.separate = make(map[uint32]*queue, len(copies)), map[model.DeviceID]int{}, map[model.DeviceID]int{}
 	for k := range copies {
 		q := &copies[k]
 		c.queues[q.id.Index] = q
-		c.onGPU[q.device]++
+		c.counts.queues[q.device]++
 		if q.hints.Separate() {
-			c.separate[q.device]++
+			c.counts.separate[q.device]++
 		}
 	}
 	v := c.view(s.at, &s.config)

@@ -29,7 +29,7 @@ func (r *requestReader) readLast(now model.Time, c *Client, q *queue) {
 	if q.gate == nil {
 		return
 	}
-	if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation+1 && v.Transitions != q.transitions {
+	if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation+1 && v.Transitions != q.seen.transitions {
 		r.measure(now, c, q, &v)
 	}
 }
@@ -37,7 +37,7 @@ func (r *requestReader) readLast(now model.Time, c *Client, q *queue) {
 // measure finds the requests that ended since the last reading of a queue. It runs before the queue's
 // transitions are updated.
 func (r *requestReader) measure(now model.Time, c *Client, q *queue, v *wire.QueueView) {
-	if c.requests.Measure(now, &q.period, v, q.transitions, c.hints.Hint.SLO.Latency, r.waited(c)) {
+	if c.requests.Measure(now, &q.period, v, q.seen.transitions, c.hints.Hint.SLO.Latency, r.waited(c)) {
 		c.touch()
 	}
 }

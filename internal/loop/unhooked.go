@@ -8,7 +8,6 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/identity"
 	"xsched/internal/model"
-	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
 
@@ -33,17 +32,23 @@ func (l *Loop) Bare(ctx context.Context) ([]BareClient, error) {
 	err := l.call(ctx, func() {
 		for c := range l.pages.unhooked {
 			if c.page.Counters().HookedCalls > 0 {
-				for gpu := range c.bare {
+				for gpu := range c.hooks.missing {
 					l.pages.markHooked(c, gpu)
 				}
 				l.dispatch.updateWorkers(c)
 			}
-			if len(c.bare) > 0 {
+			if len(c.hooks.missing) > 0 {
 				out = append(out, BareClient{c.ID, c.PID, c.User})
 			}
 		}
 	})
 	return out, err
+}
+
+// clientHooks says where a client announces its queues.
+type clientHooks struct {
+	seen    map[model.DeviceID]bool   // it has announced a queue there
+	missing map[model.DeviceID]*queue // it has announced none; the work of this queue is estimated
 }
 
 // guessed reports whether the state of the queue is an estimate.
@@ -52,25 +57,25 @@ func (q *queue) guessed() bool { return q.gate == nil }
 // addUnhooked adds queues on GPUs where a client has hardware queues and has announced none.
 func (p *pages) addUnhooked(c *Client) {
 	for gpu, can := range c.caps {
-		if !can.Bare || can.MaxLevel <= model.LevelBlock || c.onGPU[gpu] > 0 || c.hooked[gpu] || len(c.bare) >= maxGPUs {
+		if !can.Bare || can.MaxLevel <= model.LevelBlock || c.counts.queues[gpu] > 0 || c.hooks.seen[gpu] || len(c.hooks.missing) >= maxGPUs {
 			continue
 		}
 		// Indices beyond the slots of the page cannot collide with announced queues.
-		id := model.QueueID{Session: c.ID, Index: wire.MaxQueues + uint32(len(c.bare))}
+		id := model.QueueID{Session: c.ID, Index: wire.MaxQueues + uint32(len(c.hooks.missing))}
 		for c.queues[id.Index] != nil {
 			id.Index++
 		}
-		q := &queue{id: id, device: gpu, hints: terms.Queue{Device: gpu}, generation: 1}
-		if c.bare == nil {
-			c.bare = map[model.DeviceID]*queue{}
+		q := &queue{id: id, device: gpu, generation: 1}
+		if c.hooks.missing == nil {
+			c.hooks.missing = map[model.DeviceID]*queue{}
 		}
-		c.bare[gpu] = q
+		c.hooks.missing[gpu] = q
 		p.unhookedQueues.Add(1)
 		p.unhooked[c] = true
 		p.enter(clock.Now(), c, q)
 	}
 	// Remove queues on GPUs where the client has no hardware queue any more.
-	for gpu, q := range c.bare {
+	for gpu, q := range c.hooks.missing {
 		if _, ok := c.caps[gpu]; !ok {
 			p.removeQueue(clock.Now(), c, q)
 		}
@@ -80,23 +85,23 @@ func (p *pages) addUnhooked(c *Client) {
 
 // markHooked records that a client announces its queues on a GPU.
 func (p *pages) markHooked(c *Client, gpu model.DeviceID) {
-	if c.hooked == nil {
-		c.hooked = map[model.DeviceID]bool{}
+	if c.hooks.seen == nil {
+		c.hooks.seen = map[model.DeviceID]bool{}
 	}
-	if len(c.hooked) < maxGPUs {
-		c.hooked[gpu] = true
+	if len(c.hooks.seen) < maxGPUs {
+		c.hooks.seen[gpu] = true
 	}
-	if q := c.bare[gpu]; q != nil {
+	if q := c.hooks.missing[gpu]; q != nil {
 		p.removeQueue(clock.Now(), c, q)
 	}
 }
 
 // dropUnhooked is the part of removeQueue for bare clients.
 func (p *pages) dropUnhooked(c *Client, q *queue) {
-	if c.bare[q.device] == q {
-		delete(c.bare, q.device)
+	if c.hooks.missing[q.device] == q {
+		delete(c.hooks.missing, q.device)
 		p.unhookedQueues.Add(-1)
-		if len(c.bare) == 0 {
+		if len(c.hooks.missing) == 0 {
 			delete(p.unhooked, c)
 		}
 	}

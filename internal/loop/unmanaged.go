@@ -27,7 +27,7 @@ type unmanaged struct {
 // assume runs before a queue enters the engine. It asks for a scan where the knowledge is
 // missing, or outdated because the new queue may belong to the program that the last scan found.
 func (u *unmanaged) assume(now model.Time, c *Client, gpu model.DeviceID) {
-	if u.scan == nil || c.competing[gpu] > 0 {
+	if u.scan == nil || c.counts.competing[gpu] > 0 {
 		return
 	}
 	if !u.scanned {

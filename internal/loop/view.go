@@ -90,24 +90,24 @@ func (v *ClientView) Latency() *LatencyView { return v.figures.Latency(v.Hint.SL
 func (c *Client) view(now model.Time, cfg *engine.Config) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
-		Age:      time.Since(c.started), Hint: c.hints.Hint, PriorityNote: c.hints.Note, Rule: c.hints.Terms.Rule, Held: c.held,
-		Group: c.hints.Terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.hints.Terms.Grant.Priority(),
-		Caps: maps.Clone(c.caps), Marked: c.requests.Read, MarksLost: c.requests.Lost, Open: c.requests.Open(now), Refused: c.refused, Shares: c.use.Shares,
+		Age:      time.Since(c.started), Hint: c.hints.Hint, PriorityNote: c.hints.Note, Rule: c.hints.Terms.Rule, Held: c.hold.byHand,
+		Group: c.hints.Terms.Grant.Group, GroupHeld: c.hold.byGroup, GroupPriority: c.hints.Terms.Grant.Priority(),
+		Caps: maps.Clone(c.caps), Marked: c.requests.Read, MarksLost: c.requests.Lost, Open: c.requests.Open(now), Refused: c.merge.refused, Shares: c.use.Shares,
 		Caught: c.session.Hardware().Caught(), figures: c.requests.Figures(),
 	}
 	if v.Ungranted = c.ungranted(); len(v.Ungranted) > 0 {
 		v.PriorityNote = fmt.Sprintf("the pod was granted other GPUs than %v: best effort there", v.Ungranted[0])
 	}
 	for _, q := range c.queues {
-		if q.host != nil {
+		if q.merge.primary != nil {
 			continue // in the entry of its primary queue
 		}
 		level, reason := c.inForce(cfg, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.hints.Stream, Hint: c.hints.Effective(&q.hints), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
-			Preemptions: q.stops.Preemptions, Yielded: q.stops.Yielded, Submitted: q.submitted, Bursts: q.bursts, Transitions: q.transitions,
+			Preemptions: q.stops.Preemptions, Yielded: q.stops.Yielded, Submitted: q.seen.submitted, Bursts: q.seen.bursts, Transitions: q.seen.transitions,
 		}
-		if qv.Merged, qv.Submitted = q.merged, q.submitted+q.mergedSubmitted; q.merged > 0 && reason == "" {
+		if qv.Merged, qv.Submitted = q.merge.count, q.seen.submitted+q.merge.submitted; q.merge.count > 0 && reason == "" {
 			qv.Reason = fmt.Sprintf("the user has too many queues: %d more of the program are scheduled as one with this", qv.Merged)
 		}
 		qv.Route = c.route(q, level)
@@ -129,7 +129,7 @@ func (c *Client) inForce(cfg *engine.Config, q *queue) (model.Level, string) {
 	}
 	level, reason := c.queueCapability(q).Resolve(want)
 	switch {
-	case c.off[q.device] != "":
+	case c.workers.off[q.device] != "":
 	case q.unproved != "":
 		reason = q.unproved
 	case c.Attached && level == model.LevelBlock:
@@ -194,7 +194,7 @@ func (l *Loop) Kept(ctx context.Context, pid int) (Kept, error) {
 	var out Kept
 	err := l.edit(ctx, pid, func(c *Client) error {
 		out = c.hints.Kept()
-		out.Held = c.held
+		out.Held = c.hold.byHand
 		return nil
 	})
 	return out, err
