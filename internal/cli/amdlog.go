@@ -24,7 +24,7 @@ import (
 // amdlogMemory is the soft memory limit. An analysis keeps little; its garbage need not pile up.
 const amdlogMemory = 128 << 20
 
-func (a *app) runtimeLogCommand() *cobra.Command {
+func runtimeLogCommand(a *app) *cobra.Command {
 	var (
 		asJSON, compare bool
 		html            string
@@ -48,16 +48,16 @@ may be compressed with gzip; - is standard input. Damaged lines are counted.`,
 			defer stop()
 			var logs []*amdlog.Log
 			for _, name := range files {
-				log, err := a.readAMDLog(ctx, name)
+				log, err := readAMDLog(a, ctx, name)
 				if err != nil {
 					return interrupted(ctx, err)
 				}
 				logs = append(logs, log)
 			}
 			if compare {
-				return a.showAMDLog(amdlog.Compare(logs[0], logs[1]), asJSON, html)
+				return showAMDLog(a, amdlog.Compare(logs[0], logs[1]), asJSON, html)
 			}
-			return a.showAMDLog(amdlog.NewReport(logs...), asJSON, html)
+			return showAMDLog(a, amdlog.NewReport(logs...), asJSON, html)
 		},
 	}
 	f := c.Flags()
@@ -73,7 +73,7 @@ type amdlogResult interface {
 	WriteHTML(io.Writer) error
 }
 
-func (a *app) showAMDLog(r amdlogResult, asJSON bool, html string) error {
+func showAMDLog(a *app, r amdlogResult, asJSON bool, html string) error {
 	if html != "" {
 		if err := writeFile(html, r.WriteHTML); err != nil {
 			return err
@@ -107,10 +107,10 @@ func writeFile(name string, write func(io.Writer) error) error {
 }
 
 // readLogs reads the hardware queues that logs of a runtime name.
-func (a *app) readLogs(ctx context.Context, names []string) ([]driver.LoggedQueue, error) {
+func readLogs(a *app, ctx context.Context, names []string) ([]driver.LoggedQueue, error) {
 	var all []driver.LoggedQueue
 	for _, name := range names {
-		log, err := a.readAMDLog(ctx, name)
+		log, err := readAMDLog(a, ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +131,7 @@ func (a *app) readLogs(ctx context.Context, names []string) ([]driver.LoggedQueu
 }
 
 // readAMDLog analyses one file, with a progress bar on a terminal.
-func (a *app) readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) {
+func readAMDLog(a *app, ctx context.Context, name string) (*amdlog.Log, error) {
 	o := amdlog.Options{Name: name, PID: pidOfName(name)}
 	file, size := os.Stdin, int64(-1)
 	if name == "-" {

@@ -16,18 +16,18 @@ import (
 	"xsched/internal/virtual"
 )
 
-func (a *app) benchCommand() *cobra.Command {
+func benchCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "bench",
 		Short:   "Run benchmarks",
 		Example: `  xsched bench pair --virtual --lows 3`,
 	}
 	onlySubcommands(c)
-	c.AddCommand(a.pairCommand(), a.modesCommand(), a.overheadCommand())
+	c.AddCommand(pairCommand(a), modesCommand(a), overheadCommand(a))
 	return c
 }
 
-func (a *app) pairCommand() *cobra.Command {
+func pairCommand(a *app) *cobra.Command {
 	var (
 		o      demo.CompareOptions
 		asJSON bool

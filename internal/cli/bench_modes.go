@@ -13,7 +13,7 @@ import (
 	"xsched/internal/report"
 )
 
-func (a *app) modesCommand() *cobra.Command {
+func modesCommand(a *app) *cobra.Command {
 	var (
 		o      modes.Options
 		asJSON bool

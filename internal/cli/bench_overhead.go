@@ -11,7 +11,7 @@ import (
 	"xsched/internal/bench/overhead"
 )
 
-func (a *app) overheadCommand() *cobra.Command {
+func overheadCommand(a *app) *cobra.Command {
 	var (
 		o      overhead.Options
 		asJSON bool

@@ -46,7 +46,7 @@ const (
 	maxHost    = 64 << 10         // bytes of a file of the host
 )
 
-func (a *app) supportBundleCommand() *cobra.Command {
+func supportBundleCommand(a *app) *cobra.Command {
 	var full bool
 	var out string
 	c := &cobra.Command{
@@ -72,7 +72,7 @@ it before you pass it on.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), bundleTime)
 			defer cancel()
-			parts := a.collect(ctx, full)
+			parts := collectBundle(a, ctx, full)
 			file, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if errors.Is(err, os.ErrExist) {
 				return fmt.Errorf("%s exists; choose another file with --output", out)
@@ -114,7 +114,7 @@ func writeContents(w io.Writer, name string, size int64, full bool, parts []part
 }
 
 // collect gathers the parts, always in the same order. A part that can't be had has an error.
-func (a *app) collect(ctx context.Context, full bool) []part {
+func collectBundle(a *app, ctx context.Context, full bool) []part {
 	hide := redactor{self: os.Geteuid()}
 	var parts []part
 	add := func(name, about string, value any, err error) {
@@ -134,7 +134,7 @@ func (a *app) collect(ctx context.Context, full bool) []part {
 		p.Bytes = len(p.data)
 		parts = append(parts, p)
 	}
-	add("doctor.json", "findings of xsched doctor", doctor.Examine(a.machine(ctx)), nil)
+	add("doctor.json", "findings of xsched doctor", doctor.Examine(doctorMachine(a, ctx)), nil)
 	add("host.txt", "kernel, distribution and driver versions", hostFacts("/"), nil)
 	lines, err := serviceLog(ctx)
 	if !full {
@@ -148,12 +148,12 @@ func (a *app) collect(ctx context.Context, full bool) []part {
 	}
 	defer daemon.Close()
 	add("daemon.json", "version of the daemon", running, nil)
-	a.ask(ctx, daemon, full, &hide, add)
+	askParts(a, ctx, daemon, full, &hide, add)
 	return parts
 }
 
 // ask adds what the daemon tells.
-func (a *app) ask(ctx context.Context, daemon *client.Client, full bool, hide *redactor, add func(name, about string, value any, err error)) {
+func askParts(a *app, ctx context.Context, daemon *client.Client, full bool, hide *redactor, add func(name, about string, value any, err error)) {
 	list, err := daemon.List(ctx)
 	if !full {
 		hide.list(&list)

@@ -91,7 +91,7 @@ func parse(args []string, mention bool) error {
 			}
 		}
 	}
-	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
+	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	c, rest, err := root.Find(args)

@@ -19,7 +19,7 @@ import (
 	"xsched/internal/report"
 )
 
-func (a *app) configCommand() *cobra.Command {
+func configCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Check, show and reload the daemon's configuration",
@@ -28,11 +28,11 @@ func (a *app) configCommand() *cobra.Command {
   sudo xsched config show`,
 	}
 	onlySubcommands(c)
-	c.AddCommand(a.configCheckCommand(), a.configShowCommand(), a.configReloadCommand(), a.configSchemaCommand())
+	c.AddCommand(configCheckCommand(a), configShowCommand(a), configReloadCommand(a), configSchemaCommand(a))
 	return c
 }
 
-func (a *app) configCheckCommand() *cobra.Command {
+func configCheckCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a configuration file without a daemon",
@@ -73,7 +73,7 @@ one line with file, line, column, cause and remedy.`,
 	}
 }
 
-func (a *app) configShowCommand() *cobra.Command {
+func configShowCommand(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "show",
@@ -111,7 +111,7 @@ func nextStart() (control.ConfigReply, error) {
 	return r.o.Config, err
 }
 
-func (a *app) configReloadCommand() *cobra.Command {
+func configReloadCommand(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "reload",
@@ -146,7 +146,7 @@ checks the whole file first; a mistake changes nothing. Programs stay connected.
 	return c
 }
 
-func (a *app) configSchemaCommand() *cobra.Command {
+func configSchemaCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "schema",
 		Short:   "Print the JSON schema of the configuration file, for editors",

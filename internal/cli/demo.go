@@ -11,7 +11,7 @@ import (
 	"xsched/internal/virtual"
 )
 
-func (a *app) demoCommand() *cobra.Command {
+func demoCommand(a *app) *cobra.Command {
 	var o demo.Options
 	c := &cobra.Command{
 		Use:   "demo",

@@ -20,7 +20,7 @@ func TestDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
+	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	root.InitDefaultCompletionCmd()
 	commands := map[string]*cobra.Command{}
 	var walk func(c *cobra.Command, path string)

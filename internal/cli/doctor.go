@@ -18,7 +18,7 @@ import (
 	"xsched/internal/embedded"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	var (
 		asJSON, selfTest bool
 		trial            trialOptions
@@ -56,13 +56,13 @@ tests pass.`,
 			case len(args) > 0 && selfTest:
 				return usagef("--self-test takes no command; use one of both")
 			case len(args) > 0:
-				return a.tryCommand(cmd.Context(), args, trial)
+				return tryCommand(a, cmd.Context(), args, trial)
 			case trial.virtual || trial.limit != 0:
 				return usagef("--virtual and --for need a command; add -- CMD")
 			case selfTest:
-				return a.selfTest(cmd.Context(), asJSON)
+				return runSelfTest(a, cmd.Context(), asJSON)
 			}
-			report := doctor.Examine(a.machine(cmd.Context()))
+			report := doctor.Examine(doctorMachine(a, cmd.Context()))
 			if err := a.show(report, nil, asJSON, func(w io.Writer) { writeDoctor(w, report, a.colours()) }); err != nil {
 				return err
 			}
@@ -81,18 +81,18 @@ tests pass.`,
 }
 
 // machine describes this machine to package doctor.
-func (a *app) machine(ctx context.Context) doctor.Machine {
+func doctorMachine(a *app, ctx context.Context) doctor.Machine {
 	return doctor.Machine{
 		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode, Ask: doctor.AskNode,
 		Drivers: registry.All(), StateDir: stateDir("", false), Version: version,
 		Dir: a.dirs()[0], Cache: embedded.CacheDir,
 		Shim:   func() (string, error) { return embedded.Unpack(embedded.Shim) },
 		Load:   doctor.Preload,
-		Daemon: func() (doctor.Daemon, error) { return a.askDaemon(ctx) },
+		Daemon: func() (doctor.Daemon, error) { return askDaemon(a, ctx) },
 	}
 }
 
-func (a *app) askDaemon(ctx context.Context) (doctor.Daemon, error) {
+func askDaemon(a *app, ctx context.Context) (doctor.Daemon, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	client, running, err := a.connect(ctx)

@@ -38,7 +38,7 @@ type trialOptions struct {
 }
 
 // tryCommand runs a command under the shim and reports what of its GPU work is scheduled.
-func (a *app) tryCommand(ctx context.Context, args []string, o trialOptions) error {
+func tryCommand(a *app, ctx context.Context, args []string, o trialOptions) error {
 	program, err := findProgram(args[0])
 	if err != nil {
 		return err
@@ -49,12 +49,12 @@ func (a *app) tryCommand(ctx context.Context, args []string, o trialOptions) err
 	}
 	defer os.RemoveAll(log)
 	env := newEnvironment(os.Environ())
-	private, err := a.trialDaemon(ctx, env, o.virtual)
+	private, err := trialDaemon(a, ctx, env, o.virtual)
 	if err != nil {
 		return err
 	}
 	native := checkPreload(program)
-	platform, err := a.joinDaemon(ctx, env, wish{virtual: o.virtual, native: native})
+	platform, err := joinDaemon(a, ctx, env, wish{virtual: o.virtual, native: native})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (a *app) tryCommand(ctx context.Context, args []string, o trialOptions) err
 	env.set("XSCHED_LOG", w.logFile)
 	env.set("XSCHED_LOG_LEVEL", "info")
 	trial := doctor.Trial{Command: args, Daemon: running.Dir, Private: private}
-	if trial.Ended, trial.Failed, err = a.runTrial(ctx, program, args, env, o, w); err != nil {
+	if trial.Ended, trial.Failed, err = runTrial(a, ctx, program, args, env, o, w); err != nil {
 		return err
 	}
 	trial.Processes = w.processes()
@@ -88,8 +88,8 @@ func (a *app) tryCommand(ctx context.Context, args []string, o trialOptions) err
 }
 
 // trialDaemon starts a private daemon if no other one answers.
-func (a *app) trialDaemon(ctx context.Context, env *environment, virtual bool) (private bool, err error) {
-	if !a.wantsPrivate(env, false) {
+func trialDaemon(a *app, ctx context.Context, env *environment, virtual bool) (private bool, err error) {
+	if !wantsPrivate(a, env, false) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		c, _, err := a.connect(ctx)
@@ -101,7 +101,7 @@ func (a *app) trialDaemon(ctx context.Context, env *environment, virtual bool) (
 			return false, err
 		}
 	}
-	return true, a.startPrivate(ctx, env, "", virtual)
+	return true, startPrivate(a, ctx, env, "", virtual)
 }
 
 // usersOf opens the drivers that a daemon uses, to ask them which GPUs a process uses.
@@ -126,7 +126,7 @@ func usersOf(running control.Version) []driver.Instance {
 }
 
 // runTrial runs CMD as a child and observes it until it ends or its time is over.
-func (a *app) runTrial(ctx context.Context, program string, args []string, env *environment, o trialOptions, w *watch) (ended string, failed bool, err error) {
+func runTrial(a *app, ctx context.Context, program string, args []string, env *environment, o trialOptions, w *watch) (ended string, failed bool, err error) {
 	// Orphans of CMD become our children, so that they stay in view.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	cmd := exec.Command(program)

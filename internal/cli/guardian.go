@@ -16,7 +16,7 @@ import (
 	"xsched/internal/notify"
 )
 
-func (a *app) guardianCommand() *cobra.Command {
+func guardianCommand(a *app) *cobra.Command {
 	var (
 		service  bool
 		logLevel string

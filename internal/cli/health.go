@@ -40,7 +40,7 @@ With --guardian it asks the guardian service instead. Run it as its user.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if service {
-				return a.guardianHealth()
+				return guardianHealth(a)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), healthTimeout)
 			defer cancel()
@@ -69,7 +69,7 @@ With --guardian it asks the guardian service instead. Run it as its user.`,
 	return c
 }
 
-func (a *app) guardianHealth() error {
+func guardianHealth(a *app) error {
 	late, err := guardian.CheckService(a.dirs()[0])
 	if err != nil {
 		return fmt.Errorf("%w; restart the guardian", err)

@@ -30,5 +30,5 @@ func TestHelpValueNames(t *testing.T) {
 			look(sub)
 		}
 	}
-	look((&app{}).root())
+	look(newRoot(&app{}))
 }

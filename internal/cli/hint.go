@@ -16,7 +16,7 @@ import (
 	"xsched/internal/policy"
 )
 
-func (a *app) hintCommand() *cobra.Command {
+func hintCommand(a *app) *cobra.Command {
 	var (
 		asJSON bool
 		queue  uint32
@@ -71,7 +71,7 @@ root's daemon require root, unless it was started with --max-priority.`,
 					}
 				}
 				fmt.Fprintf(a.stdout, "%s: %s%s\n", whose, hintsText(&reply.Hints, "priority", "level"), until)
-				return a.warnUnread(cmd.Context(), daemon, changed)
+				return warnUnread(a, cmd.Context(), daemon, changed)
 			})
 		},
 	}
@@ -82,7 +82,7 @@ root's daemon require root, unless it was started with --max-priority.`,
 }
 
 // warnUnread warns of given hints that no policy in force reads.
-func (a *app) warnUnread(ctx context.Context, daemon *client.Client, given []model.HintField) error {
+func warnUnread(a *app, ctx context.Context, daemon *client.Client, given []model.HintField) error {
 	if len(given) == 0 {
 		return nil
 	}

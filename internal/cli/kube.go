@@ -17,7 +17,7 @@ import (
 // slower to start.
 const kubeProgram = "xsched-kube"
 
-func (a *app) kubeCommand() *cobra.Command {
+func kubeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kube COMMAND [ARG...]",
 		Short: "Run XSched on Kubernetes nodes",

@@ -18,7 +18,7 @@ import (
 	"xsched/internal/top"
 )
 
-func (a *app) listCommand() *cobra.Command {
+func listCommand(a *app) *cobra.Command {
 	var asJSON, devices, stats, watch bool
 	var interval time.Duration
 	c := &cobra.Command{

@@ -63,17 +63,17 @@ func (e *environment) scheduler() string {
 // wantsPrivate reports whether to start a private scheduler. As in upstream's library, a known policy
 // in the environment is that of a private one, whatever scheduler is requested; a daemon that is named
 // keeps its own. A program that already runs under a private one shares it with its children.
-func (a *app) wantsPrivate(env *environment, asked bool) bool {
+func wantsPrivate(a *app, env *environment, asked bool) bool {
 	return asked || env.get(envSocket) == "" &&
-		(env.scheduler() == schedulerLocal || policy.Number(env.get(envPolicy)) != 0 && a.namedDir(env) == "")
+		(env.scheduler() == schedulerLocal || policy.Number(env.get(envPolicy)) != 0 && namedDir(a, env) == "")
 }
 
 // namedDir returns the directory of the daemon that the caller names, if any.
-func (a *app) namedDir(env *environment) string { return cmp.Or(a.dir, env.get(envDir)) }
+func namedDir(a *app, env *environment) string { return cmp.Or(a.dir, env.get(envDir)) }
 
 // warnVariables names the variables of upstream's library that have no effect here, and a policy that
 // has or lacks a surprising one.
-func (a *app) warnVariables(env *environment, private, asked bool) {
+func warnVariables(a *app, env *environment, private, asked bool) {
 	s, name := env.scheduler(), env.get(envPolicy)
 	switch {
 	case name == "" || s == schedulerLocal || env.get(envSocket) != "":
@@ -84,7 +84,7 @@ func (a *app) warnVariables(env *environment, private, asked bool) {
 	case !private && policy.Number(name) == 0:
 		a.warn("%s=%s is ignored; use one of %s", envPolicy, name, strings.Join(policy.Names(), ", "))
 	case !private:
-		a.warn("%s=%s is ignored, because the daemon in %s has its own; use --local for a private one", envPolicy, name, a.namedDir(env))
+		a.warn("%s=%s is ignored, because the daemon in %s has its own; use --local for a private one", envPolicy, name, namedDir(a, env))
 	}
 	for _, v := range upstream.Variables() {
 		if v.Ignored(env.get(v.Name)) {
@@ -94,7 +94,7 @@ func (a *app) warnVariables(env *environment, private, asked bool) {
 }
 
 // startPrivate starts a private daemon that ends with this process and points env at it.
-func (a *app) startPrivate(ctx context.Context, env *environment, policy string, virtual bool) error {
+func startPrivate(a *app, ctx context.Context, env *environment, policy string, virtual bool) error {
 	if policy == "" {
 		policy = env.get(envPolicy)
 	}
@@ -127,7 +127,7 @@ func (a *app) startPrivate(ctx context.Context, env *environment, policy string,
 	return nil
 }
 
-func (a *app) privateCommand() *cobra.Command {
+func privateCommand(a *app) *cobra.Command {
 	var (
 		o      daemon.Options
 		pid    int
@@ -141,7 +141,7 @@ func (a *app) privateCommand() *cobra.Command {
 		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if folder == "" {
-				return a.launchPrivate(cmd.Context(), pid, o.Policy, o.Virtual)
+				return launchPrivate(a, cmd.Context(), pid, o.Policy, o.Virtual)
 			}
 			tell := newReadiness(ready)
 			o.Dir, o.Version, o.Private = folder, version, true
@@ -149,7 +149,7 @@ func (a *app) privateCommand() *cobra.Command {
 			if err := setSelfTest(&o, selfTestAuto); err != nil {
 				return err
 			}
-			err := a.servePrivate(cmd.Context(), o, pid, tell)
+			err := servePrivate(a, cmd.Context(), o, pid, tell)
 			tell.done(err)
 			return err
 		},
@@ -171,7 +171,7 @@ func useDevice(o *daemon.Options) {
 }
 
 // launchPrivate starts the daemon and prints its directory when it is ready.
-func (a *app) launchPrivate(ctx context.Context, pid int, policy string, virtual bool) error {
+func launchPrivate(a *app, ctx context.Context, pid int, policy string, virtual bool) error {
 	dir, err := privateDir()
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func privateDir() (string, error) {
 }
 
 // servePrivate runs the daemon while the program or one of its connected children lives.
-func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell *readiness) error {
+func servePrivate(a *app, ctx context.Context, o daemon.Options, pid int, tell *readiness) error {
 	defer func() { _ = os.RemoveAll(o.Dir) }()
 	program, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -258,7 +258,7 @@ func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell 
 			}
 		}()
 	}
-	return a.serve(ctx, o, 0, webOptions{addr: webOff}, ready)
+	return serveDaemon(a, ctx, o, 0, webOptions{addr: webOff}, ready)
 }
 
 // awaitEnd waits for the end of a pidfd's process.

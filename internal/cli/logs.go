@@ -33,7 +33,7 @@ func (f *logFilter) takes(e *control.JournalEntry) bool {
 		(f.user == "" || f.user == e.User || f.user == strconv.Itoa(e.UID))
 }
 
-func (a *app) logsCommand() *cobra.Command {
+func logsCommand(a *app) *cobra.Command {
 	var (
 		follow, asJSON bool
 		since, user    string
@@ -70,12 +70,12 @@ has older changes and faults; see ` + "`xsched serve --audit`" + `.`,
 				}
 			}
 			f := logFilter{from, kinds, user}
-			write := a.logPrinter(asJSON)
+			write := logPrinter(a, asJSON)
 			if file != "" {
 				if follow {
 					return usagef("--file and --follow exclude each other; use one")
 				}
-				return a.fileLogs(file, &f, lines, write)
+				return fileLogs(a, file, &f, lines, write)
 			}
 			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
 				return showLogs(cmd.Context(), daemon, &f, lines, follow, write)
@@ -111,7 +111,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 }
 
 // logPrinter returns a function that prints an entry.
-func (a *app) logPrinter(asJSON bool) func(*control.JournalEntry) error {
+func logPrinter(a *app, asJSON bool) func(*control.JournalEntry) error {
 	if asJSON {
 		return func(e *control.JournalEntry) error {
 			b, err := json.Marshal(e)
@@ -175,7 +175,7 @@ func printLast(all []control.JournalEntry, f *logFilter, lines int, write func(*
 }
 
 // fileLogs prints the newest entries of an audit log.
-func (a *app) fileLogs(file string, f *logFilter, lines int, write func(*control.JournalEntry) error) error {
+func fileLogs(a *app, file string, f *logFilter, lines int, write func(*control.JournalEntry) error) error {
 	var last []control.JournalEntry
 	broken, err := journal.ReadFiles(file, func(e control.JournalEntry) {
 		if !f.takes(&e) {

@@ -14,7 +14,7 @@ import (
 	"xsched/internal/model"
 )
 
-func (a *app) modeCommand() *cobra.Command {
+func modeCommand(a *app) *cobra.Command {
 	var asJSON bool
 	var gpu string
 	c := &cobra.Command{

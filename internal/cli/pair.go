@@ -14,7 +14,7 @@ import (
 	"xsched/internal/virtual"
 )
 
-func (a *app) colocateCommand() *cobra.Command {
+func colocateCommand(a *app) *cobra.Command {
 	var (
 		o                     pair.Options
 		asJSON, check, output bool
@@ -83,7 +83,7 @@ With --attach, the offline program runs without the shim and is attached.`,
 				if err != nil {
 					return interrupted(ctx, err)
 				}
-				return a.showPair(sweep, asJSON, check)
+				return showPair(a, sweep, asJSON, check)
 			}
 			if builtIn {
 				o.Load.Rate, o.Load.Request = rates[0], requests[0]
@@ -92,7 +92,7 @@ With --attach, the offline program runs without the shim and is attached.`,
 			if err != nil {
 				return interrupted(ctx, err)
 			}
-			err = a.showPair(report, asJSON, check)
+			err = showPair(a, report, asJSON, check)
 			if o.Out != "" && !asJSON {
 				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/report.html\n", o.Out, o.Out)
 			}
@@ -129,7 +129,7 @@ type pairResult interface {
 	Met() bool
 }
 
-func (a *app) showPair(r pairResult, asJSON, check bool) error {
+func showPair(a *app, r pairResult, asJSON, check bool) error {
 	write := r.WriteTable
 	if asJSON {
 		write = r.WriteJSON

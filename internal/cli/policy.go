@@ -15,7 +15,7 @@ import (
 	"xsched/internal/control/client"
 )
 
-func (a *app) policyCommand() *cobra.Command {
+func policyCommand(a *app) *cobra.Command {
 	var asJSON bool
 	var gpu string
 	c := &cobra.Command{

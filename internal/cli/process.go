@@ -12,8 +12,8 @@ import (
 	"xsched/internal/control/client"
 )
 
-func (a *app) suspendCommand() *cobra.Command {
-	return a.processCommand(&cobra.Command{
+func suspendCommand(a *app) *cobra.Command {
+	return processCommand(a, &cobra.Command{
 		Use:   "suspend PID",
 		Short: "Suspend a program's GPU work",
 		Long: `Suspend the program's GPU work, at its preemption level, until ` + "`xsched resume`" + `
@@ -23,8 +23,8 @@ or until the daemon exits. No work is lost. A program that was not started with
 	}, "suspended", (*client.Client).Suspend)
 }
 
-func (a *app) resumeCommand() *cobra.Command {
-	return a.processCommand(&cobra.Command{
+func resumeCommand(a *app) *cobra.Command {
+	return processCommand(a, &cobra.Command{
 		Use:     "resume PID",
 		Short:   "Resume a suspended program",
 		Long:    "Resume a program that was suspended with `xsched suspend`. The policy schedules it again.",
@@ -34,11 +34,11 @@ func (a *app) resumeCommand() *cobra.Command {
 	}, "resumed", (*client.Client).Resume)
 }
 
-func (a *app) attachCommand() *cobra.Command {
+func attachCommand(a *app) *cobra.Command {
 	var hints hintFlags
 	var c *cobra.Command
 	var request control.HintRequest
-	c = a.processCommand(&cobra.Command{
+	c = processCommand(a, &cobra.Command{
 		Use:   "attach PID",
 		Short: "Manage a running program that has no shim",
 		Long: `Manage a program that was not started with ` + "`xsched run`" + `. The daemon can suspend it
@@ -56,8 +56,8 @@ A restart of the daemon detaches the program; attach it again then.`,
 	return c
 }
 
-func (a *app) detachCommand() *cobra.Command {
-	return a.processCommand(&cobra.Command{
+func detachCommand(a *app) *cobra.Command {
+	return processCommand(a, &cobra.Command{
 		Use:     "detach PID",
 		Short:   "Stop managing an attached program",
 		Long:    "Stop managing an attached program. It runs on with its original timeslice.",
@@ -69,7 +69,7 @@ func (a *app) detachCommand() *cobra.Command {
 
 type processCall func(*client.Client, context.Context, int) (control.ProcessReply, error)
 
-func (a *app) processCommand(c *cobra.Command, done string, call processCall) *cobra.Command {
+func processCommand(a *app, c *cobra.Command, done string, call processCall) *cobra.Command {
 	var asJSON bool
 	c.Args = positional("PID")
 	if c.ValidArgsFunction == nil {

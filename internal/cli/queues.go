@@ -28,7 +28,7 @@ type queuesReply struct {
 	notes   []driver.Remark
 }
 
-func (a *app) queuesCommand() *cobra.Command {
+func queuesCommand(a *app) *cobra.Command {
 	var (
 		asJSON bool
 		format string
@@ -88,14 +88,14 @@ Sources that can't be read are reported as notes.`,
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			for {
-				reply, err := a.findQueues(ctx, from, pid, logs)
+				reply, err := findQueues(a, ctx, from, pid, logs)
 				if err != nil {
 					return err
 				}
 				if save {
-					return a.saveQueues(reply)
+					return saveQueues(a, reply)
 				}
-				if err := a.showQueues(reply, format); err != nil {
+				if err := showQueues(a, reply, format); err != nil {
 					return err
 				}
 				if watch == 0 {
@@ -121,9 +121,9 @@ Sources that can't be read are reported as notes.`,
 }
 
 // findQueues queries every driver, the logs and the daemon. It fails only if none knows the process.
-func (a *app) findQueues(ctx context.Context, from driver.InspectionSource, pid int, logs []string) (*queuesReply, error) {
+func findQueues(a *app, ctx context.Context, from driver.InspectionSource, pid int, logs []string) (*queuesReply, error) {
 	r := &queuesReply{asked: pid, drivers: map[string]driver.Inspection{}, notes: []driver.Remark{}}
-	logged, err := a.readLogs(ctx, logs)
+	logged, err := readLogs(a, ctx, logs)
 	if err != nil {
 		return nil, interrupted(ctx, err)
 	}
@@ -139,8 +139,8 @@ func (a *app) findQueues(ctx context.Context, from driver.InspectionSource, pid 
 		r.names, r.drivers[d.Name()] = append(r.names, d.Name()), i
 	}
 	if len(from.Dumps) == 0 {
-		if r.process, err = a.processOf(ctx, pid, r); err == nil {
-			err = a.joinDaemonQueues(ctx, r)
+		if r.process, err = processOf(a, ctx, pid, r); err == nil {
+			err = joinDaemonQueues(a, ctx, r)
 		}
 	}
 	if len(logs) > 0 {
@@ -177,7 +177,7 @@ func (r *queuesReply) hostPID() int {
 }
 
 // processOf finds the process in the daemon, by any of its PIDs.
-func (a *app) processOf(ctx context.Context, pid int, r *queuesReply) (*control.Process, error) {
+func processOf(a *app, ctx context.Context, pid int, r *queuesReply) (*control.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var process *control.Process
@@ -198,7 +198,7 @@ func (a *app) processOf(ctx context.Context, pid int, r *queuesReply) (*control.
 }
 
 // joinDaemonQueues passes the hardware queues that the daemon knows to their drivers.
-func (a *app) joinDaemonQueues(ctx context.Context, r *queuesReply) error {
+func joinDaemonQueues(a *app, ctx context.Context, r *queuesReply) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var known control.HardwareQueues
@@ -226,7 +226,7 @@ func (a *app) joinDaemonQueues(ctx context.Context, r *queuesReply) error {
 	return nil
 }
 
-func (a *app) showQueues(r *queuesReply, format string) error {
+func showQueues(a *app, r *queuesReply, format string) error {
 	switch format {
 	case "json":
 		return a.printJSON(r.data())
@@ -239,7 +239,7 @@ func (a *app) showQueues(r *queuesReply, format string) error {
 }
 
 // saveQueues writes the Python form to the file that test frameworks import.
-func (a *app) saveQueues(r *queuesReply) error {
+func saveQueues(a *app, r *queuesReply) error {
 	name := fmt.Sprintf("queue_config_pid_%d.py", r.asked)
 	if err := writeFile(name, func(w io.Writer) error { r.writePython(w); return nil }); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 
 // renderCommand serves programs in other languages, such as test/gpu, so that every report has the
 // same design.
-func (a *app) renderCommand() *cobra.Command {
+func renderCommand(a *app) *cobra.Command {
 	var svg bool
 	c := &cobra.Command{
 		Use:    "render",

@@ -12,7 +12,7 @@ import (
 	"xsched/internal/sim"
 )
 
-func (a *app) replayCommand() *cobra.Command {
+func replayCommand(a *app) *cobra.Command {
 	var (
 		policy string
 		asJSON bool

@@ -67,15 +67,15 @@ func Main(argv []string) int {
 	var root *cobra.Command
 	switch {
 	case name == "xserver" && !helper:
-		root = a.xserver()
+		root = xserverRoot(a)
 	case name == "xcli":
-		root = a.xcli()
+		root = xcliRoot(a)
 	case name == "x11_monitor":
-		root = a.x11Monitor()
+		root = x11MonitorRoot(a)
 	case name == "x11_launcher":
-		root = a.x11Launcher()
+		root = x11LauncherRoot(a)
 	default:
-		root = a.root()
+		root = newRoot(a)
 	}
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
@@ -88,7 +88,7 @@ func Main(argv []string) int {
 	if _, ok := errors.AsType[usageError](err); ok || !a.started || errors.Is(err, control.ErrInvalid) {
 		code = exitUsage
 		if !strings.Contains(err.Error(), "; ") {
-			remedy = a.usageRemedy(root, args)
+			remedy = usageRemedy(a, root, args)
 		}
 	}
 	if e, ok := errors.AsType[exitError](err); ok {
@@ -99,10 +99,10 @@ func Main(argv []string) int {
 }
 
 // Command returns the commands of xsched, for its manual and completions.
-func Command() *cobra.Command { return (&app{stdout: io.Discard, stderr: io.Discard}).root() }
+func Command() *cobra.Command { return newRoot(&app{stdout: io.Discard, stderr: io.Discard}) }
 
 // usageRemedy points to the help of the intended command.
-func (a *app) usageRemedy(root *cobra.Command, args []string) string {
+func usageRemedy(a *app, root *cobra.Command, args []string) string {
 	command, _, err := root.Find(args)
 	if err == nil && command != root {
 		return "; see `" + command.CommandPath() + " --help`"
@@ -118,7 +118,7 @@ func (a *app) usageRemedy(root *cobra.Command, args []string) string {
 // dirHelp describes --dir.
 const dirHelp = "use the daemon's sockets in `DIR` (default $XSCHED_DIR, /run/xsched for root, else the user's runtime directory)"
 
-func (a *app) root() *cobra.Command {
+func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "xsched",
 		Short: "Preemptive GPU scheduler",
@@ -152,11 +152,11 @@ daemon. Without a daemon, programs run natively.`,
 	root.SetHelpCommandGroupID("setup")
 	root.SetCompletionCommandGroupID("setup")
 	for group, commands := range map[string][]*cobra.Command{
-		"run":     {a.serveCommand(), a.runCommand()},
-		"control": {a.topCommand(), a.statusCommand(), healthCommand(a), a.listCommand(), a.queuesCommand(), a.logsCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand(), a.windowCommand()},
-		"measure": {a.runtimeLogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
-		"setup":   {a.configCommand(), a.doctorCommand(), a.kubeCommand(), a.supportBundleCommand(), a.versionCommand()},
-		"":        {a.guardianCommand(), a.privateCommand(), a.renderCommand()},
+		"run":     {serveCommand(a), runCommand(a)},
+		"control": {topCommand(a), statusCommand(a), healthCommand(a), listCommand(a), queuesCommand(a), logsCommand(a), hintCommand(a), policyCommand(a), modeCommand(a), suspendCommand(a), resumeCommand(a), attachCommand(a), detachCommand(a), windowCommand(a)},
+		"measure": {runtimeLogCommand(a), benchCommand(a), colocateCommand(a), demoCommand(a), simCommand(a), replayCommand(a), vgpuCommand(a)},
+		"setup":   {configCommand(a), doctorCommand(a), kubeCommand(a), supportBundleCommand(a), versionCommand(a)},
+		"":        {guardianCommand(a), privateCommand(a), renderCommand(a)},
 	} {
 		for _, c := range commands {
 			c.GroupID = group

@@ -26,7 +26,7 @@ const (
 	envSocket = "XSCHED_SOCKET"
 )
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	var (
 		hints   hintFlags
 		virtual bool
@@ -82,27 +82,27 @@ shim; XSCHED_LOG=FILE enables its log.`,
 				return err
 			}
 			if want.native = checkPreload(program); want.native.reason != "" {
-				if err := a.runNatively(want, want.native.reason); err != nil {
+				if err := runNatively(a, want, want.native.reason); err != nil {
 					return err
 				}
 			}
-			private := a.wantsPrivate(env, local)
-			a.warnVariables(env, private, local)
+			private := wantsPrivate(a, env, local)
+			warnVariables(a, env, private, local)
 			if policy != "" && !private {
 				return usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
 			}
 			if _, err := unpackFor(""); err != nil { // before starting anything
-				if err := a.withoutShim(want, err); err != nil {
+				if err := withoutShim(a, want, err); err != nil {
 					return err
 				}
 				return replaceWith(program, args, env)
 			}
 			if private {
-				if err := a.startPrivate(cmd.Context(), env, policy, virtual); err != nil {
+				if err := startPrivate(a, cmd.Context(), env, policy, virtual); err != nil {
 					return err
 				}
 			}
-			platform, err := a.joinDaemon(cmd.Context(), env, want)
+			platform, err := joinDaemon(a, cmd.Context(), env, want)
 			if err != nil {
 				return err
 			}
@@ -192,7 +192,7 @@ type wish struct {
 }
 
 // runNatively warns that CMD runs without scheduling, or refuses that.
-func (a *app) runNatively(want wish, reason string) error {
+func runNatively(a *app, want wish, reason string) error {
 	if want.require {
 		return &control.Error{Kind: control.ErrNotSupported, Cause: reason, Remedy: "run it without --require"}
 	}
@@ -202,7 +202,7 @@ func (a *app) runNatively(want wish, reason string) error {
 
 // withoutShim warns that CMD runs natively because the shim can't be unpacked, for example into a
 // home folder that is not writable. The virtual GPU needs its libraries, so it has no native run.
-func (a *app) withoutShim(want wish, cause error) error {
+func withoutShim(a *app, want wish, cause error) error {
 	if want.require || want.virtual {
 		return cause
 	}
@@ -212,7 +212,7 @@ func (a *app) withoutShim(want wish, cause error) error {
 
 // joinDaemon finds the daemon that CMD will use, points the shim at it and refuses what it does
 // not support. A missing daemon is no error. platform is that of CMD's virtual GPU, or empty.
-func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (platform string, err error) {
+func joinDaemon(a *app, ctx context.Context, env *environment, want wish) (platform string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if a.dir != "" {
@@ -221,15 +221,15 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	daemon, running, err := a.connect(ctx)
 	if err != nil {
 		if want.virtual {
-			return a.virtualWithoutDaemon(env, want, err)
+			return virtualWithoutDaemon(a, env, want, err)
 		}
-		return "", a.withoutDaemon(want, err)
+		return "", withoutDaemon(a, want, err)
 	}
 	defer daemon.Close()
 	if top := running.MaxPriority; top != nil && want.priority > int(*top) {
 		a.warn("running at priority %d, the limit of this user; %d needs root, or `xsched serve --max-priority USER=N`", *top, want.priority)
 	}
-	_ = a.warnUnread(ctx, daemon, want.hints) // CMD runs without this warning, too
+	_ = warnUnread(a, ctx, daemon, want.hints) // CMD runs without this warning, too
 	if want.virtual {
 		if !running.Virtual {
 			return "", fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
@@ -245,20 +245,20 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 }
 
 // withoutDaemon warns, or refuses, unless the program itself was the reason for a warning.
-func (a *app) withoutDaemon(want wish, cause error) error {
+func withoutDaemon(a *app, want wish, cause error) error {
 	if want.native.reason != "" {
 		return nil
 	}
-	return a.runNatively(want, oneLine(cause.Error()))
+	return runNatively(a, want, oneLine(cause.Error()))
 }
 
 // virtualWithoutDaemon uses a virtual GPU that outlived its daemon.
-func (a *app) virtualWithoutDaemon(env *environment, want wish, cause error) (string, error) {
+func virtualWithoutDaemon(a *app, env *environment, want wish, cause error) (string, error) {
 	for _, dir := range a.dirs() {
 		if platform := answeringDevice(dir); platform != "" {
 			pointAt(env, dir, platform)
 			env.set(envSocket, filepath.Join(dir, control.ClientSocket))
-			return platform, a.withoutDaemon(want, cause)
+			return platform, withoutDaemon(a, want, cause)
 		}
 	}
 	return "", errors.New("no virtual GPU is running; start one with `xsched serve --virtual`")

@@ -98,11 +98,11 @@ type selfTestReport struct {
 }
 
 // selfTest tests the GPUs of this host, or the virtual one of a running daemon.
-func (a *app) selfTest(ctx context.Context, asJSON bool) error {
+func runSelfTest(a *app, ctx context.Context, asJSON bool) error {
 	place := driver.Place{Dir: a.dirs()[0]}
 	platform := ""
 	report := selfTestReport{OK: true, Tests: []driver.SelfTest{}, Skipped: []string{}}
-	if d, err := a.askDaemon(ctx); err == nil {
+	if d, err := askDaemon(a, ctx); err == nil {
 		report.Note = unusedResult(d.UID, os.Geteuid())
 		if d.Virtual {
 			device, err := findPlatform(d.Platform)

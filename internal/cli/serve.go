@@ -29,7 +29,7 @@ import (
 	"xsched/internal/notify"
 )
 
-func (a *app) serveCommand() *cobra.Command {
+func serveCommand(a *app) *cobra.Command {
 	var flags serveFlags
 	c := &cobra.Command{
 		Use:   "serve",
@@ -82,7 +82,7 @@ for machines without a GPU.`,
 			setAudit(&o, r.flags.audit)
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return a.serve(ctx, o, flags.devices, r.flags.web, nil)
+			return serveDaemon(a, ctx, o, flags.devices, r.flags.web, nil)
 		},
 	}
 	flags.register(c)
@@ -93,7 +93,7 @@ for machines without a GPU.`,
 
 // serve runs a daemon with its servers until ctx ends or a server fails. It calls ready, if not
 // nil, once clients can connect.
-func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
+func serveDaemon(a *app, ctx context.Context, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
 	manager := notify.FromEnvironment()
 	if o.Private {
 		manager = &notify.Manager{} // the program's service reports for itself
@@ -154,7 +154,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		ready(d)
 	}
 	if !o.Virtual {
-		go a.logDrivers(ctx, o.Log) // a device node may block
+		go logDrivers(a, ctx, o.Log) // a device node may block
 	}
 	manager.Ready()
 	go reloadOn(ctx, hangups, manager, d, o.Log)
@@ -206,8 +206,8 @@ func reloadOn(ctx context.Context, signals <-chan os.Signal, manager *notify.Man
 }
 
 // logDrivers logs what limits this machine's drivers, with the doctor's remedies.
-func (a *app) logDrivers(ctx context.Context, log *slog.Logger) {
-	for _, c := range doctor.Drivers(a.machine(ctx)) {
+func logDrivers(a *app, ctx context.Context, log *slog.Logger) {
+	for _, c := range doctor.Drivers(doctorMachine(a, ctx)) {
 		level := slog.LevelDebug
 		if c.Status == doctor.Missing || c.Status == doctor.Limited {
 			level = slog.LevelWarn

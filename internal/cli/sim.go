@@ -20,7 +20,7 @@ import (
 	"xsched/internal/sim"
 )
 
-func (a *app) simCommand() *cobra.Command {
+func simCommand(a *app) *cobra.Command {
 	var (
 		o              sim.Options
 		asJSON         bool
@@ -137,7 +137,7 @@ docs/simulator.md describes scenarios and the limits of the model.`,
 	f.StringVar(&recordTo, "record", "", "write a recording for xsched replay to `FILE`; one policy and one GPU only")
 	f.DurationVar(&o.Draw, "draw", 60*time.Millisecond, "length of the drawn timeline")
 	jsonFlag(c, &asJSON)
-	c.AddCommand(a.simFleetCommand())
+	c.AddCommand(simFleetCommand(a))
 	return c
 }
 

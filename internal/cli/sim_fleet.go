@@ -12,7 +12,7 @@ import (
 	"xsched/internal/sim/fleet"
 )
 
-func (a *app) simFleetCommand() *cobra.Command {
+func simFleetCommand(a *app) *cobra.Command {
 	o := fleet.Options{Config: fleet.Config{Length: 24 * time.Hour}}
 	var (
 		mix, trace, score  string

@@ -20,7 +20,7 @@ import (
 	"xsched/internal/top"
 )
 
-func (a *app) topCommand() *cobra.Command {
+func topCommand(a *app) *cobra.Command {
 	var (
 		once, asJSON bool
 		o            = top.Options{UTF8: screen.UTF8(os.Getenv)}
@@ -62,7 +62,7 @@ and line, or with --once a single one.`,
 			daemon := &top.Daemon{Connect: a.connect}
 			defer daemon.Close()
 			if once || asJSON || os.Getenv("TERM") == "dumb" {
-				return a.topText(cmd.Context(), daemon, o, once, asJSON)
+				return topText(a, cmd.Context(), daemon, o, once, asJSON)
 			}
 			if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
 				return usagef("top needs a terminal as standard input and output; use --once or --json")
@@ -83,7 +83,7 @@ and line, or with --once a single one.`,
 }
 
 // topText prints screens or JSON without controlling the terminal.
-func (a *app) topText(ctx context.Context, daemon *top.Daemon, o top.Options, once, asJSON bool) error {
+func topText(a *app, ctx context.Context, daemon *top.Daemon, o top.Options, once, asJSON bool) error {
 	w := colorprofile.NewWriter(a.stdout, os.Environ())
 	model := top.New(ctx, daemon, o)
 	draw := func(ctx context.Context, w io.Writer, width int) error {
@@ -105,7 +105,7 @@ func (a *app) topText(ctx context.Context, daemon *top.Daemon, o top.Options, on
 	return a.watch(ctx, w, o.Interval, false, draw)
 }
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "status",
@@ -125,7 +125,7 @@ scheduled. Notes do not change the exit code.`,
 			defer daemon.Close()
 			ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
 			defer cancel()
-			status := a.status(ctx, daemon)
+			status := readStatus(a, ctx, daemon)
 			if err := a.show(status, nil, asJSON, func(w io.Writer) { status.Write(w, columns(a.stdout)) }); err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ scheduled. Notes do not change the exit code.`,
 // statusTimeout is when a daemon counts as unreachable.
 const statusTimeout = 5 * time.Second
 
-func (a *app) status(ctx context.Context, daemon *top.Daemon) top.Status {
+func readStatus(a *app, ctx context.Context, daemon *top.Daemon) top.Status {
 	stats, err := daemon.Stats(ctx) // first: it answers when the engine hangs
 	if err != nil {
 		return top.Unreachable(err)

@@ -30,7 +30,7 @@ type versionReply struct {
 	Daemon      *control.Version `json:"daemon,omitempty"`
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "version",

@@ -17,7 +17,7 @@ import (
 	vdevice "xsched/internal/virtual/device"
 )
 
-func (a *app) vgpuCommand() *cobra.Command {
+func vgpuCommand(a *app) *cobra.Command {
 	var (
 		o        virtual.Options
 		idle     time.Duration

@@ -21,7 +21,7 @@ import (
 	"xsched/internal/window"
 )
 
-func (a *app) windowCommand() *cobra.Command {
+func windowCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "window",
 		Short: "Prefer the programs of the active window",
@@ -30,11 +30,11 @@ belong to the active window, ` + "`launch`" + ` starts programs with their prior
 ` + "`list`" + ` shows which programs belong to which window.`,
 	}
 	onlySubcommands(c)
-	c.AddCommand(a.windowFollowCommand(), a.windowLaunchCommand(), a.windowListCommand())
+	c.AddCommand(windowFollowCommand(a), windowLaunchCommand(a), windowListCommand(a))
 	return c
 }
 
-func (a *app) windowFollowCommand() *cobra.Command {
+func windowFollowCommand(a *app) *cobra.Command {
 	var (
 		displays []string
 		all      bool
@@ -75,7 +75,7 @@ there is none. This serves Wayland desktops.`,
 			if err != nil {
 				return err
 			}
-			return a.follow(cmd.Context(), &f, logLevel, logJSON)
+			return followWindows(a, cmd.Context(), &f, logLevel, logJSON)
 		},
 	}
 	displayFlag(c, &displays)
@@ -90,13 +90,13 @@ func displayFlag(c *cobra.Command, into *[]string) {
 }
 
 // follow runs a follower until a signal, or until its input ends.
-func (a *app) follow(ctx context.Context, f *window.Follower, logLevel string, logJSON bool) error {
+func followWindows(a *app, ctx context.Context, f *window.Follower, logLevel string, logJSON bool) error {
 	log, flush, err := a.logger(logLevel, logJSON)
 	if err != nil {
 		return err
 	}
 	defer flush()
-	unlock, err := a.lockFollower()
+	unlock, err := lockFollower(a)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func localDisplays() []string {
 }
 
 // lockFollower refuses a second follower of this user and daemon: each would undo the other's hints.
-func (a *app) lockFollower() (unlock func(), err error) {
+func lockFollower(a *app) (unlock func(), err error) {
 	dir := a.dirs()[0]
 	if err := control.PrepareDir(dir, os.Geteuid()); err != nil {
 		a.warn("cannot check for a second follower: %s", oneLine(err.Error()))

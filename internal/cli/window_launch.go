@@ -23,7 +23,7 @@ import (
 	"xsched/internal/window"
 )
 
-func (a *app) windowLaunchCommand() *cobra.Command {
+func windowLaunchCommand(a *app) *cobra.Command {
 	var (
 		file    string
 		names   []string

@@ -33,7 +33,7 @@ type shownWindow struct {
 	Title    string `json:"title"`
 }
 
-func (a *app) windowListCommand() *cobra.Command {
+func windowListCommand(a *app) *cobra.Command {
 	var (
 		displays []string
 		asJSON   bool
@@ -52,7 +52,7 @@ that ` + "`xsched window follow`" + ` would prefer while that window is active.`
 			if err != nil {
 				return err
 			}
-			programs, err := a.ownPrograms(cmd.Context())
+			programs, err := ownPrograms(a, cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ that ` + "`xsched window follow`" + ` would prefer while that window is active.`
 }
 
 // ownPrograms returns the PIDs of the caller's programs; none without a daemon.
-func (a *app) ownPrograms(ctx context.Context) ([]int, error) {
+func ownPrograms(a *app, ctx context.Context) ([]int, error) {
 	daemon := &windowScheduler{app: a}
 	defer daemon.close()
 	programs, err := daemon.Programs(ctx)

@@ -12,12 +12,12 @@ import (
 )
 
 // x11Monitor takes the command line of upstream's x11_monitor. It follows all local displays.
-func (a *app) x11Monitor() *cobra.Command {
+func x11MonitorRoot(a *app) *cobra.Command {
 	var (
 		logLevel string
 		logJSON  bool
 	)
-	c := a.upstreamTool(&cobra.Command{
+	c := upstreamTool(a, &cobra.Command{
 		Use:   "x11_monitor",
 		Short: "Follow the active window with the command line of upstream's x11_monitor",
 		Long:  "Runs `xsched window follow --all`. Address and ports have no effect: it uses the daemon's socket.",
@@ -25,7 +25,7 @@ func (a *app) x11Monitor() *cobra.Command {
   x11_monitor -a 127.0.0.1 -p 50000`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.follow(cmd.Context(), &window.Follower{Displays: localDisplays}, logLevel, logJSON)
+			return followWindows(a, cmd.Context(), &window.Follower{Displays: localDisplays}, logLevel, logJSON)
 		},
 	})
 	c.Flags().Uint16P("listen", "l", 0, "has no effect: a launcher needs no port")
@@ -34,9 +34,9 @@ func (a *app) x11Monitor() *cobra.Command {
 }
 
 // x11Launcher takes the command line of upstream's x11_launcher.
-func (a *app) x11Launcher() *cobra.Command {
+func x11LauncherRoot(a *app) *cobra.Command {
 	var virtual bool
-	c := a.upstreamTool(&cobra.Command{
+	c := upstreamTool(a, &cobra.Command{
 		Use:   "x11_launcher [flags] -- CMD [ARG...]",
 		Short: "Run a program in the active window with the command line of upstream's x11_launcher",
 		Long:  "Runs `xsched window launch -- CMD`. Address and port have no effect.",
@@ -59,7 +59,7 @@ func (a *app) x11Launcher() *cobra.Command {
 }
 
 // upstreamTool completes a command that has the name of an upstream window tool.
-func (a *app) upstreamTool(c *cobra.Command) *cobra.Command {
+func upstreamTool(a *app, c *cobra.Command) *cobra.Command {
 	var addr string
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.PersistentPreRun = func(*cobra.Command, []string) { a.started = true }

@@ -37,7 +37,7 @@ const (
 // tokenFileVariable names the file with the token of a daemon on another machine.
 const tokenFileVariable = "XSCHED_HTTP_TOKEN_FILE"
 
-func (a *app) xcli() *cobra.Command {
+func xcliRoot(a *app) *cobra.Command {
 	x := &xcli{app: a}
 	root := &cobra.Command{
 		Use:   "xcli",

@@ -67,7 +67,7 @@ func TestXcliRequests(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		asked = nil
-		root := (&app{stdout: &out, stderr: &out}).xcli()
+		root := xcliRoot(&app{stdout: &out, stderr: &out})
 		root.SetArgs(append([]string{"-a", host, "-p", port}, strings.Fields(c.args)...))
 		root.SetOut(&out)
 		root.SetErr(&out)

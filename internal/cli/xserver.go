@@ -14,7 +14,7 @@ import (
 
 // xserver takes the command line of upstream's server, `xserver [POLICY] [PORT]`. It runs
 // `xsched serve` on the loopback interface.
-func (a *app) xserver() *cobra.Command {
+func xserverRoot(a *app) *cobra.Command {
 	var (
 		o        daemon.Options
 		logLevel string
@@ -52,7 +52,7 @@ func (a *app) xserver() *cobra.Command {
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return a.serve(ctx, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
+			return serveDaemon(a, ctx, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
 		},
 	}
 	c.CompletionOptions.DisableDefaultCmd = true
