@@ -48,7 +48,7 @@ may be compressed with gzip; - is standard input. Damaged lines are counted.`,
 			defer stop()
 			var logs []*amdlog.Log
 			for _, name := range files {
-				log, err := readAMDLog(a, ctx, name)
+				log, err := readAMDLog(ctx, name)
 				if err != nil {
 					return interrupted(ctx, err)
 				}
@@ -107,10 +107,10 @@ func writeFile(name string, write func(io.Writer) error) error {
 }
 
 // readLogs reads the hardware queues that logs of a runtime name.
-func readLogs(a *app, ctx context.Context, names []string) ([]driver.LoggedQueue, error) {
+func readLogs(ctx context.Context, names []string) ([]driver.LoggedQueue, error) {
 	var all []driver.LoggedQueue
 	for _, name := range names {
-		log, err := readAMDLog(a, ctx, name)
+		log, err := readAMDLog(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +131,7 @@ func readLogs(a *app, ctx context.Context, names []string) ([]driver.LoggedQueue
 }
 
 // readAMDLog analyses one file, with a progress bar on a terminal.
-func readAMDLog(a *app, ctx context.Context, name string) (*amdlog.Log, error) {
+func readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) {
 	o := amdlog.Options{Name: name, PID: pidOfName(name)}
 	file, size := os.Stdin, int64(-1)
 	if name == "-" {

@@ -27,11 +27,15 @@ func benchCommand(a *app) *cobra.Command {
 	return c
 }
 
+// benchPair is the command bench pair.
+type benchPair struct {
+	app    *app
+	o      demo.CompareOptions
+	asJSON bool
+}
+
 func pairCommand(a *app) *cobra.Command {
-	var (
-		o      demo.CompareOptions
-		asJSON bool
-	)
+	p := &benchPair{app: a}
 	c := &cobra.Command{
 		Use:   "pair",
 		Short: "Compare modes with one high-priority and several low-priority tenants",
@@ -49,57 +53,63 @@ the running daemon, switches its mode during the measurement and restores it.`,
 		Example: `  xsched bench pair --virtual
   xsched bench pair --lows 1,3 --rate 20 --high-us 3000 --low-us 130000 --seconds 30 --out out/pair`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd.Context())
-			defer stop()
-			if err := checkPlatform(o.Platform); err != nil {
-				return err
-			}
-			for _, m := range o.Modes {
-				if known := demo.ModesOf(o.Platform); !slices.Contains(known, m) {
-					return usagef("unknown mode %q; use %s", m, strings.Join(known, ", "))
-				}
-			}
-			if !o.Virtual {
-				daemon, running, err := a.connect(ctx)
-				if err != nil {
-					return err
-				}
-				daemon.Close()
-				o.Dir = running.Dir
-			}
-			o.Progress = os.Stderr
-			result, err := demo.Compare(ctx, o)
-			if err != nil {
-				return interrupted(ctx, err)
-			}
-			if asJSON {
-				return result.WriteJSON(a.stdout)
-			}
-			if err := result.WriteTable(a.stdout); err != nil {
-				return err
-			}
-			if o.Out != "" {
-				fmt.Fprintf(a.stdout, "\nwritten: %s/result.json, %s/report.html\n", o.Out, o.Out)
-			}
-			return nil
-		},
+		RunE: p.run,
 	}
-	f := c.Flags()
-	f.BoolVar(&o.Virtual, "virtual", false, "use a private daemon and virtual GPU")
-	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
-	f.BoolVar(&o.Attached, "attached", false, "add a scenario whose low-priority tenant has no shim and is attached, where the platform supports it")
-	f.IntSliceVar(&o.Lows, "lows", []int{1}, "numbers of low-priority tenants, one scenario each")
-	f.Float64Var(&o.Rate, "rate", 100, "requests per second of the high-priority tenant")
-	f.IntVar(&o.HighUS, "high-us", 90, "kernel length of the high-priority tenant in us")
-	f.IntVar(&o.LowUS, "low-us", 20000, "kernel length of the low-priority tenants in us")
-	f.Float64Var(&o.Seconds, "seconds", 4, "measurement time per mode in seconds")
-	f.DurationVar(&o.Block, "block", 0, "length of one block (default 2s)")
-	f.StringSliceVar(&o.Modes, "modes", nil, "modes to compare (default "+strings.Join(demo.ModesOf(virtual.Default().Name), ",")+"; xsched-lv2 where the shim itself suspends)")
-	f.Uint64Var(&o.Seed, "seed", 0, "random seed of the block order (0: random)")
-	f.StringVar(&o.Out, "out", "", "write result.json and report.html to `DIR`")
-	jsonFlag(c, &asJSON)
+	p.flags(c)
 	return c
+}
+
+func (p *benchPair) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&p.o.Virtual, "virtual", false, "use a private daemon and virtual GPU")
+	f.StringVar(&p.o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
+	f.BoolVar(&p.o.Attached, "attached", false, "add a scenario whose low-priority tenant has no shim and is attached, where the platform supports it")
+	f.IntSliceVar(&p.o.Lows, "lows", []int{1}, "numbers of low-priority tenants, one scenario each")
+	f.Float64Var(&p.o.Rate, "rate", 100, "requests per second of the high-priority tenant")
+	f.IntVar(&p.o.HighUS, "high-us", 90, "kernel length of the high-priority tenant in us")
+	f.IntVar(&p.o.LowUS, "low-us", 20000, "kernel length of the low-priority tenants in us")
+	f.Float64Var(&p.o.Seconds, "seconds", 4, "measurement time per mode in seconds")
+	f.DurationVar(&p.o.Block, "block", 0, "length of one block (default 2s)")
+	f.StringSliceVar(&p.o.Modes, "modes", nil, "modes to compare (default "+strings.Join(demo.ModesOf(virtual.Default().Name), ",")+"; xsched-lv2 where the shim itself suspends)")
+	f.Uint64Var(&p.o.Seed, "seed", 0, "random seed of the block order (0: random)")
+	f.StringVar(&p.o.Out, "out", "", "write result.json and report.html to `DIR`")
+	jsonFlag(c, &p.asJSON)
+}
+
+func (p *benchPair) run(cmd *cobra.Command, _ []string) error {
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	if err := checkPlatform(p.o.Platform); err != nil {
+		return err
+	}
+	for _, m := range p.o.Modes {
+		if known := demo.ModesOf(p.o.Platform); !slices.Contains(known, m) {
+			return usagef("unknown mode %q; use %s", m, strings.Join(known, ", "))
+		}
+	}
+	if !p.o.Virtual {
+		daemon, running, err := p.app.connect(ctx)
+		if err != nil {
+			return err
+		}
+		daemon.Close()
+		p.o.Dir = running.Dir
+	}
+	p.o.Progress = os.Stderr
+	result, err := demo.Compare(ctx, p.o)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	if p.asJSON {
+		return result.WriteJSON(p.app.stdout)
+	}
+	if err := result.WriteTable(p.app.stdout); err != nil {
+		return err
+	}
+	if p.o.Out != "" {
+		fmt.Fprintf(p.app.stdout, "\nwritten: %s/result.json, %s/report.html\n", p.o.Out, p.o.Out)
+	}
+	return nil
 }
 
 // interrupted replaces the error if the user interrupted the command.

@@ -72,7 +72,7 @@ it before you pass it on.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), bundleTime)
 			defer cancel()
-			parts := collectBundle(a, ctx, full)
+			parts := collectBundle(ctx, a, full)
 			file, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if errors.Is(err, os.ErrExist) {
 				return fmt.Errorf("%s exists; choose another file with --output", out)
@@ -113,8 +113,8 @@ func writeContents(w io.Writer, name string, size int64, full bool, parts []part
 	_ = table.Flush()
 }
 
-// collect gathers the parts, always in the same order. A part that can't be had has an error.
-func collectBundle(a *app, ctx context.Context, full bool) []part {
+// collectBundle gathers the parts, always in the same order. A part that can't be had has an error.
+func collectBundle(ctx context.Context, a *app, full bool) []part {
 	hide := redactor{self: os.Geteuid()}
 	var parts []part
 	add := func(name, about string, value any, err error) {
@@ -134,7 +134,7 @@ func collectBundle(a *app, ctx context.Context, full bool) []part {
 		p.Bytes = len(p.data)
 		parts = append(parts, p)
 	}
-	add("doctor.json", "findings of xsched doctor", doctor.Examine(doctorMachine(a, ctx)), nil)
+	add("doctor.json", "findings of xsched doctor", doctor.Examine(doctorMachine(ctx, a)), nil)
 	add("host.txt", "kernel, distribution and driver versions", hostFacts("/"), nil)
 	lines, err := serviceLog(ctx)
 	if !full {
@@ -148,12 +148,12 @@ func collectBundle(a *app, ctx context.Context, full bool) []part {
 	}
 	defer daemon.Close()
 	add("daemon.json", "version of the daemon", running, nil)
-	askParts(a, ctx, daemon, full, &hide, add)
+	askParts(ctx, daemon, full, &hide, add)
 	return parts
 }
 
-// ask adds what the daemon tells.
-func askParts(a *app, ctx context.Context, daemon *client.Client, full bool, hide *redactor, add func(name, about string, value any, err error)) {
+// askParts adds what the daemon knows.
+func askParts(ctx context.Context, daemon *client.Client, full bool, hide *redactor, add func(name, about string, value any, err error)) {
 	list, err := daemon.List(ctx)
 	if !full {
 		hide.list(&list)

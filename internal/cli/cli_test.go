@@ -166,7 +166,7 @@ func TestUnusedSelfTestResult(t *testing.T) {
 func TestLogDrivers(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{stdout: &out, stderr: &out}
-	logDrivers(a, t.Context(), slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	logDrivers(t.Context(), a, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if text := out.String(); !strings.Contains(text, `msg="driver check" check=driver status=`) {
 		t.Error(text)
 	}

@@ -56,20 +56,13 @@ tests pass.`,
 			case len(args) > 0 && selfTest:
 				return usagef("--self-test takes no command; use one of both")
 			case len(args) > 0:
-				return tryCommand(a, cmd.Context(), args, trial)
+				return tryCommand(cmd.Context(), a, args, trial)
 			case trial.virtual || trial.limit != 0:
 				return usagef("--virtual and --for need a command; add -- CMD")
 			case selfTest:
-				return runSelfTest(a, cmd.Context(), asJSON)
+				return runSelfTest(cmd.Context(), a, asJSON)
 			}
-			report := doctor.Examine(doctorMachine(a, cmd.Context()))
-			if err := a.show(report, nil, asJSON, func(w io.Writer) { writeDoctor(w, report, a.colours()) }); err != nil {
-				return err
-			}
-			if !report.OK {
-				return errors.New("an essential requirement is missing; see the report above")
-			}
-			return nil
+			return examine(cmd.Context(), a, asJSON)
 		},
 	}
 	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD
@@ -80,19 +73,29 @@ tests pass.`,
 	return c
 }
 
-// machine describes this machine to package doctor.
-func doctorMachine(a *app, ctx context.Context) doctor.Machine {
+// examine checks this machine and prints the result.
+func examine(ctx context.Context, a *app, asJSON bool) error {
+	report := doctor.Examine(doctorMachine(ctx, a))
+	err := a.show(report, nil, asJSON, func(w io.Writer) { writeDoctor(w, report, a.colours()) })
+	if err == nil && !report.OK {
+		err = errors.New("an essential requirement is missing; see the report above")
+	}
+	return err
+}
+
+// doctorMachine describes this machine to package doctor.
+func doctorMachine(ctx context.Context, a *app) doctor.Machine {
 	return doctor.Machine{
 		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode, Ask: doctor.AskNode,
 		Drivers: registry.All(), StateDir: stateDir("", false), Version: version,
 		Dir: a.dirs()[0], Cache: embedded.CacheDir,
 		Shim:   func() (string, error) { return embedded.Unpack(embedded.Shim) },
 		Load:   doctor.Preload,
-		Daemon: func() (doctor.Daemon, error) { return askDaemon(a, ctx) },
+		Daemon: func() (doctor.Daemon, error) { return askDaemon(ctx, a) },
 	}
 }
 
-func askDaemon(a *app, ctx context.Context) (doctor.Daemon, error) {
+func askDaemon(ctx context.Context, a *app) (doctor.Daemon, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	client, running, err := a.connect(ctx)

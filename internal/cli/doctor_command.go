@@ -38,7 +38,7 @@ type trialOptions struct {
 }
 
 // tryCommand runs a command under the shim and reports what of its GPU work is scheduled.
-func tryCommand(a *app, ctx context.Context, args []string, o trialOptions) error {
+func tryCommand(ctx context.Context, a *app, args []string, o trialOptions) error {
 	program, err := findProgram(args[0])
 	if err != nil {
 		return err
@@ -49,12 +49,12 @@ func tryCommand(a *app, ctx context.Context, args []string, o trialOptions) erro
 	}
 	defer os.RemoveAll(log)
 	env := newEnvironment(os.Environ())
-	private, err := trialDaemon(a, ctx, env, o.virtual)
+	private, err := trialDaemon(ctx, a, env, o.virtual)
 	if err != nil {
 		return err
 	}
 	native := checkPreload(program)
-	platform, err := joinDaemon(a, ctx, env, wish{virtual: o.virtual, native: native})
+	platform, err := (&launch{a, env, needs{virtual: o.virtual, native: native}}).joinDaemon(ctx)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func tryCommand(a *app, ctx context.Context, args []string, o trialOptions) erro
 	env.set("XSCHED_LOG", w.logFile)
 	env.set("XSCHED_LOG_LEVEL", "info")
 	trial := doctor.Trial{Command: args, Daemon: running.Dir, Private: private}
-	if trial.Ended, trial.Failed, err = runTrial(a, ctx, program, args, env, o, w); err != nil {
+	if trial.Ended, trial.Failed, err = runTrial(ctx, a, program, args, env, o, w); err != nil {
 		return err
 	}
 	trial.Processes = w.processes()
@@ -88,7 +88,7 @@ func tryCommand(a *app, ctx context.Context, args []string, o trialOptions) erro
 }
 
 // trialDaemon starts a private daemon if no other one answers.
-func trialDaemon(a *app, ctx context.Context, env *environment, virtual bool) (private bool, err error) {
+func trialDaemon(ctx context.Context, a *app, env *environment, virtual bool) (private bool, err error) {
 	if !wantsPrivate(a, env, false) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
@@ -101,7 +101,7 @@ func trialDaemon(a *app, ctx context.Context, env *environment, virtual bool) (p
 			return false, err
 		}
 	}
-	return true, startPrivate(a, ctx, env, "", virtual)
+	return true, startPrivate(ctx, a, env, "", virtual)
 }
 
 // usersOf opens the drivers that a daemon uses, to ask them which GPUs a process uses.
@@ -126,7 +126,7 @@ func usersOf(running control.Version) []driver.Instance {
 }
 
 // runTrial runs CMD as a child and observes it until it ends or its time is over.
-func runTrial(a *app, ctx context.Context, program string, args []string, env *environment, o trialOptions, w *watch) (ended string, failed bool, err error) {
+func runTrial(ctx context.Context, a *app, program string, args []string, env *environment, o trialOptions, w *watch) (ended string, failed bool, err error) {
 	// Orphans of CMD become our children, so that they stay in view.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	cmd := exec.Command(program)

@@ -55,24 +55,7 @@ root's daemon require root, unless it was started with --max-priority.`,
 			if err := hints.read(cmd, request.Set); err != nil {
 				return err
 			}
-			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
-				reply, err := daemon.Hint(cmd.Context(), request)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return a.printJSON(reply)
-				}
-				whose, until, changed := fmt.Sprint(reply.PID), "", hints.changed(cmd)
-				if reply.Queue != nil {
-					whose += fmt.Sprintf(", queue %d", *reply.Queue)
-					if len(changed) > 0 {
-						until = "; until the daemon restarts"
-					}
-				}
-				fmt.Fprintf(a.stdout, "%s: %s%s\n", whose, hintsText(&reply.Hints, "priority", "level"), until)
-				return warnUnread(a, cmd.Context(), daemon, changed)
-			})
+			return setHint(cmd.Context(), a, request, hints.changed(cmd), asJSON)
 		},
 	}
 	hints.add(c)
@@ -81,8 +64,27 @@ root's daemon require root, unless it was started with --max-priority.`,
 	return c
 }
 
+// setHint sends a request and prints the hints in force.
+func setHint(ctx context.Context, a *app, request control.HintRequest, changed []model.HintField, asJSON bool) error {
+	return a.withClient(ctx, func(daemon *client.Client) error {
+		reply, err := daemon.Hint(ctx, request)
+		if err != nil || asJSON {
+			return a.show(reply, err, asJSON, nil)
+		}
+		whose, until := fmt.Sprint(reply.PID), ""
+		if reply.Queue != nil {
+			whose += fmt.Sprintf(", queue %d", *reply.Queue)
+			if len(changed) > 0 {
+				until = "; until the daemon restarts"
+			}
+		}
+		fmt.Fprintf(a.stdout, "%s: %s%s\n", whose, hintsText(&reply.Hints, "priority", "level"), until)
+		return warnUnread(ctx, a, daemon, changed)
+	})
+}
+
 // warnUnread warns of given hints that no policy in force reads.
-func warnUnread(a *app, ctx context.Context, daemon *client.Client, given []model.HintField) error {
+func warnUnread(ctx context.Context, a *app, daemon *client.Client, given []model.HintField) error {
 	if len(given) == 0 {
 		return nil
 	}

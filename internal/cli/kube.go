@@ -17,7 +17,7 @@ import (
 // slower to start.
 const kubeProgram = "xsched-kube"
 
-func kubeCommand(a *app) *cobra.Command {
+func kubeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "kube COMMAND [ARG...]",
 		Short: "Run XSched on Kubernetes nodes",

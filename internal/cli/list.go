@@ -18,9 +18,15 @@ import (
 	"xsched/internal/top"
 )
 
+// listing is the command list.
+type listing struct {
+	app                           *app
+	asJSON, devices, stats, watch bool
+	interval                      time.Duration
+}
+
 func listCommand(a *app) *cobra.Command {
-	var asJSON, devices, stats, watch bool
-	var interval time.Duration
+	l := &listing{app: a}
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -55,38 +61,44 @@ the GPU's time others lose for it at most.`,
   xsched list --devices
   xsched list --stats`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if devices && stats {
-				return usagef("--devices and --stats exclude each other; use one")
-			}
-			draw := func(ctx context.Context, w io.Writer, width int) error {
-				return a.withClient(ctx, func(daemon *client.Client) error {
-					reply, text, err := readList(ctx, daemon, devices, stats, width)
-					switch {
-					case err != nil:
-						return err
-					case asJSON:
-						return a.oneJSON(reply, watch)
-					}
-					text(w)
-					return nil
-				})
-			}
-			if !watch {
-				return draw(cmd.Context(), a.stdout, columns(a.stdout))
-			}
-			if err := checkInterval(interval); err != nil {
-				return err
-			}
-			return a.watch(cmd.Context(), a.stdout, interval, !asJSON && a.controllable(), draw)
-		},
+		RunE: l.run,
 	}
-	c.Flags().BoolVar(&devices, "devices", false, "list GPUs instead of programs")
-	c.Flags().BoolVar(&stats, "stats", false, "show statistics of the daemon")
-	c.Flags().BoolVar(&watch, "watch", false, "repeat until interrupted, also while the daemon restarts")
-	intervalFlag(c, &interval)
-	jsonFlag(c, &asJSON)
+	l.flags(c)
 	return c
+}
+
+func (l *listing) flags(c *cobra.Command) {
+	c.Flags().BoolVar(&l.devices, "devices", false, "list GPUs instead of programs")
+	c.Flags().BoolVar(&l.stats, "stats", false, "show statistics of the daemon")
+	c.Flags().BoolVar(&l.watch, "watch", false, "repeat until interrupted, also while the daemon restarts")
+	intervalFlag(c, &l.interval)
+	jsonFlag(c, &l.asJSON)
+}
+
+func (l *listing) run(cmd *cobra.Command, _ []string) error {
+	if l.devices && l.stats {
+		return usagef("--devices and --stats exclude each other; use one")
+	}
+	draw := func(ctx context.Context, w io.Writer, width int) error {
+		return l.app.withClient(ctx, func(daemon *client.Client) error {
+			reply, text, err := readList(ctx, daemon, l.devices, l.stats, width)
+			switch {
+			case err != nil:
+				return err
+			case l.asJSON:
+				return l.app.oneJSON(reply, l.watch)
+			}
+			text(w)
+			return nil
+		})
+	}
+	if !l.watch {
+		return draw(cmd.Context(), l.app.stdout, columns(l.app.stdout))
+	}
+	if err := checkInterval(l.interval); err != nil {
+		return err
+	}
+	return l.app.watch(cmd.Context(), l.app.stdout, l.interval, !l.asJSON && l.app.controllable(), draw)
 }
 
 // readList reads what list shows, and returns it as a value and as text.

@@ -94,7 +94,7 @@ func warnVariables(a *app, env *environment, private, asked bool) {
 }
 
 // startPrivate starts a private daemon that ends with this process and points env at it.
-func startPrivate(a *app, ctx context.Context, env *environment, policy string, virtual bool) error {
+func startPrivate(ctx context.Context, a *app, env *environment, policy string, virtual bool) error {
 	if policy == "" {
 		policy = env.get(envPolicy)
 	}
@@ -141,7 +141,7 @@ func privateCommand(a *app) *cobra.Command {
 		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if folder == "" {
-				return launchPrivate(a, cmd.Context(), pid, o.Policy, o.Virtual)
+				return launchPrivate(cmd.Context(), a.stdout, pid, o.Policy, o.Virtual)
 			}
 			tell := newReadiness(ready)
 			o.Dir, o.Version, o.Private = folder, version, true
@@ -149,7 +149,7 @@ func privateCommand(a *app) *cobra.Command {
 			if err := setSelfTest(&o, selfTestAuto); err != nil {
 				return err
 			}
-			err := servePrivate(a, cmd.Context(), o, pid, tell)
+			err := servePrivate(cmd.Context(), a, o, pid, tell)
 			tell.done(err)
 			return err
 		},
@@ -171,7 +171,7 @@ func useDevice(o *daemon.Options) {
 }
 
 // launchPrivate starts the daemon and prints its directory when it is ready.
-func launchPrivate(a *app, ctx context.Context, pid int, policy string, virtual bool) error {
+func launchPrivate(ctx context.Context, out io.Writer, pid int, policy string, virtual bool) error {
 	dir, err := privateDir()
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func launchPrivate(a *app, ctx context.Context, pid int, policy string, virtual 
 		_ = os.RemoveAll(dir)
 		return err
 	}
-	fmt.Fprintln(a.stdout, dir)
+	fmt.Fprintln(out, dir)
 	return nil
 }
 
@@ -227,7 +227,7 @@ func privateDir() (string, error) {
 }
 
 // servePrivate runs the daemon while the program or one of its connected children lives.
-func servePrivate(a *app, ctx context.Context, o daemon.Options, pid int, tell *readiness) error {
+func servePrivate(ctx context.Context, a *app, o daemon.Options, pid int, tell *readiness) error {
 	defer func() { _ = os.RemoveAll(o.Dir) }()
 	program, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -258,7 +258,7 @@ func servePrivate(a *app, ctx context.Context, o daemon.Options, pid int, tell *
 			}
 		}()
 	}
-	return serveDaemon(a, ctx, o, 0, webOptions{addr: webOff}, ready)
+	return serveDaemon(ctx, a, o, 0, webOptions{addr: webOff}, ready)
 }
 
 // awaitEnd waits for the end of a pidfd's process.

@@ -70,7 +70,7 @@ has older changes and faults; see ` + "`xsched serve --audit`" + `.`,
 				}
 			}
 			f := logFilter{from, kinds, user}
-			write := logPrinter(a, asJSON)
+			write := logPrinter(a.stdout, asJSON)
 			if file != "" {
 				if follow {
 					return usagef("--file and --follow exclude each other; use one")
@@ -111,17 +111,17 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 }
 
 // logPrinter returns a function that prints an entry.
-func logPrinter(a *app, asJSON bool) func(*control.JournalEntry) error {
+func logPrinter(w io.Writer, asJSON bool) func(*control.JournalEntry) error {
 	if asJSON {
 		return func(e *control.JournalEntry) error {
 			b, err := json.Marshal(e)
 			if err == nil {
-				_, err = fmt.Fprintf(a.stdout, "%s\n", b)
+				_, err = fmt.Fprintf(w, "%s\n", b)
 			}
 			return err
 		}
 	}
-	return func(e *control.JournalEntry) error { return writeEntry(a.stdout, e, time.Local) }
+	return func(e *control.JournalEntry) error { return writeEntry(w, e, time.Local) }
 }
 
 // writeEntry prints an entry as one line.

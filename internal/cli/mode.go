@@ -14,9 +14,15 @@ import (
 	"xsched/internal/model"
 )
 
+// modeSetting is the command mode.
+type modeSetting struct {
+	app    *app
+	asJSON bool
+	gpu    string
+}
+
 func modeCommand(a *app) *cobra.Command {
-	var asJSON bool
-	var gpu string
+	m := &modeSetting{app: a}
 	c := &cobra.Command{
 		Use:   "mode [off|timeslice|suspend|level N|live]",
 		Short: "Show or set the preemption mode",
@@ -47,41 +53,47 @@ others changes. The mode "default" returns the GPU to the mode of the others.`,
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var request control.ModeRequest
-			var err error
-			if gpu != "" && len(args) == 1 && args[0] == control.DefaultSetting {
-				request.Mode = control.DefaultSetting
-			} else if request, err = parseMode(args); err != nil {
-				return err
-			}
-			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
-				var reply control.ModeReply
-				if request.Device, err = findGPU(cmd.Context(), daemon, gpu); err != nil {
-					return err
-				}
-				if request == (control.ModeRequest{}) {
-					reply, err = daemon.Mode(cmd.Context())
-				} else {
-					reply, err = daemon.SetMode(cmd.Context(), request)
-				}
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return a.printJSON(reply)
-				}
-				fmt.Fprintf(a.stdout, "mode%s: %s (available: %s)\n", onGPU(request.Device), control.ModeText(reply.Mode, reply.Level), strings.Join(reply.Available, ", "))
-				if request.Device == "" {
-					writeSettings(a.stdout, reply.Devices)
-				}
-				return nil
-			})
-		},
+		RunE: m.run,
 	}
-	gpuFlag(c, &gpu)
-	jsonFlag(c, &asJSON)
+	m.flags(c)
 	return c
+}
+
+func (m *modeSetting) flags(c *cobra.Command) {
+	gpuFlag(c, &m.gpu)
+	jsonFlag(c, &m.asJSON)
+}
+
+func (m *modeSetting) run(cmd *cobra.Command, args []string) error {
+	var request control.ModeRequest
+	var err error
+	if m.gpu != "" && len(args) == 1 && args[0] == control.DefaultSetting {
+		request.Mode = control.DefaultSetting
+	} else if request, err = parseMode(args); err != nil {
+		return err
+	}
+	return m.app.withClient(cmd.Context(), func(daemon *client.Client) error {
+		var reply control.ModeReply
+		if request.Device, err = findGPU(cmd.Context(), daemon, m.gpu); err != nil {
+			return err
+		}
+		if request == (control.ModeRequest{}) {
+			reply, err = daemon.Mode(cmd.Context())
+		} else {
+			reply, err = daemon.SetMode(cmd.Context(), request)
+		}
+		if err != nil {
+			return err
+		}
+		if m.asJSON {
+			return m.app.printJSON(reply)
+		}
+		fmt.Fprintf(m.app.stdout, "mode%s: %s (available: %s)\n", onGPU(request.Device), control.ModeText(reply.Mode, reply.Level), strings.Join(reply.Available, ", "))
+		if request.Device == "" {
+			writeSettings(m.app.stdout, reply.Devices)
+		}
+		return nil
+	})
 }
 
 func modeNames() []string {

@@ -14,14 +14,18 @@ import (
 	"xsched/internal/virtual"
 )
 
+// colocation is the command pair.
+type colocation struct {
+	app                   *app
+	o                     pair.Options
+	asJSON, check, output bool
+	rates                 []float64
+	requests              []time.Duration
+	remap                 time.Duration
+}
+
 func colocateCommand(a *app) *cobra.Command {
-	var (
-		o                     pair.Options
-		asJSON, check, output bool
-		rates                 []float64
-		requests              []time.Duration
-		remap                 time.Duration
-	)
+	p := &colocation{app: a}
 	c := &cobra.Command{
 		Use:   "pair [--online CMD --offline CMD | --virtual]",
 		Short: "Run an online and an offline program on one GPU and report the cost to each",
@@ -51,75 +55,81 @@ With --attach, the offline program runs without the shim and is attached.`,
   xsched pair --virtual --platform ` + otherPlatform() + ` --rate 10,50,100 --request 500us,5ms --seconds 10s
   xsched pair --attach --slice 100ms --online ./serve --offline ./train --json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkPlatform(o.Platform); err != nil {
-				return err
-			}
-			builtIn := o.Virtual && o.Online == "" && o.Offline == ""
-			if !builtIn && (o.Online == "" || o.Offline == "") {
-				return usagef("both commands are required; use --online CMD --offline CMD, or --virtual alone for the built-in pair")
-			}
-			for _, name := range []string{"rate", "request", "queues", "remap"} {
-				if cmd.Flags().Changed(name) && !builtIn {
-					return usagef("--%s applies to the built-in pair; use --virtual without commands", name)
-				}
-			}
-			if cmd.Flags().Changed("platform") && !o.Virtual {
-				return usagef("--platform applies to the virtual GPU; add --virtual")
-			}
-			ctx, stop := untilSignal(cmd.Context())
-			defer stop()
-			if output {
-				o.Output = a.stderr
-			}
-			if o.Hold < 0 {
-				return usagef("--hold can't be negative; 0 means none")
-			}
-			if cmd.Flags().Changed("hold") && o.Hold == 0 {
-				o.Hold = -1 // none; the zero value means the default
-			}
-			if len(rates)*len(requests) > 1 {
-				sweep, err := pair.RunSweep(ctx, o, rates, requests, remap, a.stderr)
-				if err != nil {
-					return interrupted(ctx, err)
-				}
-				return showPair(a, sweep, asJSON, check)
-			}
-			if builtIn {
-				o.Load.Rate, o.Load.Request = rates[0], requests[0]
-			}
-			report, err := pair.Run(ctx, o)
-			if err != nil {
-				return interrupted(ctx, err)
-			}
-			err = showPair(a, report, asJSON, check)
-			if o.Out != "" && !asJSON {
-				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/report.html\n", o.Out, o.Out)
-			}
-			return err
-		},
+		RunE: p.run,
 	}
-	f := c.Flags()
-	f.StringVar(&o.Online, "online", "", "run `CMD` as the latency-critical program")
-	f.StringVar(&o.Offline, "offline", "", "run `CMD` as the best-effort program")
-	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU")
-	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated `DRIVER`, "+platformNames())
-	f.BoolVar(&o.Attach, "attach", false, "run the offline program without the shim and attach to it")
-	f.DurationVar(&o.Slice, "slice", 0, "longest `TIME` that requests suspend the offline program (default the starvation bound, 2s)")
-	f.DurationVar(&o.Hold, "hold", 0, "`TIME` that the offline program stays suspended after a request, for gaps within one (default 500us)")
-	f.DurationVar(&o.Alone, "alone", 0, "`TIME` of the offline program alone (default 2s)")
-	f.DurationVar(&o.Together, "seconds", 0, "longest `TIME` of both programs (default until the online program ends)")
-	f.DurationVar(&o.Linger, "linger", 0, "`TIME` for each program to finish afterwards (default 10s)")
-	f.StringVar(&o.Out, "out", "", "write pair.json and report.html to `DIR`")
-	f.Float64SliceVar(&rates, "rate", []float64{10}, "built-in pair: requests per second, `N[,N]` for a table")
-	f.DurationSliceVar(&requests, "request", []time.Duration{5 * time.Millisecond}, "built-in pair: GPU time of a request, `TIME[,TIME]` for a table")
-	f.IntVar(&o.Load.Queues, "queues", 0, "built-in pair: `N` hardware queues of the offline programs (default those of one program)")
-	f.DurationVar(&remap, "remap", 300*time.Microsecond, "built-in pair: assumed `TIME` of a remap, for the limit")
-	f.StringArrayVar(&o.OfflineEnv, "offline-env", nil, "set `NAME=VALUE` in the offline program; may repeat")
-	f.BoolVar(&check, "check", false, "exit with code 1 if a target is missed")
-	f.BoolVar(&output, "output", false, "show the output of the programs on standard error")
-	jsonFlag(c, &asJSON)
+	p.flags(c)
 	return c
+}
+
+func (p *colocation) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&p.o.Online, "online", "", "run `CMD` as the latency-critical program")
+	f.StringVar(&p.o.Offline, "offline", "", "run `CMD` as the best-effort program")
+	f.BoolVar(&p.o.Virtual, "virtual", false, "use the virtual GPU")
+	f.StringVar(&p.o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated `DRIVER`, "+platformNames())
+	f.BoolVar(&p.o.Attach, "attach", false, "run the offline program without the shim and attach to it")
+	f.DurationVar(&p.o.Slice, "slice", 0, "longest `TIME` that requests suspend the offline program (default the starvation bound, 2s)")
+	f.DurationVar(&p.o.Hold, "hold", 0, "`TIME` that the offline program stays suspended after a request, for gaps within one (default 500us)")
+	f.DurationVar(&p.o.Alone, "alone", 0, "`TIME` of the offline program alone (default 2s)")
+	f.DurationVar(&p.o.Together, "seconds", 0, "longest `TIME` of both programs (default until the online program ends)")
+	f.DurationVar(&p.o.Linger, "linger", 0, "`TIME` for each program to finish afterwards (default 10s)")
+	f.StringVar(&p.o.Out, "out", "", "write pair.json and report.html to `DIR`")
+	f.Float64SliceVar(&p.rates, "rate", []float64{10}, "built-in pair: requests per second, `N[,N]` for a table")
+	f.DurationSliceVar(&p.requests, "request", []time.Duration{5 * time.Millisecond}, "built-in pair: GPU time of a request, `TIME[,TIME]` for a table")
+	f.IntVar(&p.o.Load.Queues, "queues", 0, "built-in pair: `N` hardware queues of the offline programs (default those of one program)")
+	f.DurationVar(&p.remap, "remap", 300*time.Microsecond, "built-in pair: assumed `TIME` of a remap, for the limit")
+	f.StringArrayVar(&p.o.OfflineEnv, "offline-env", nil, "set `NAME=VALUE` in the offline program; may repeat")
+	f.BoolVar(&p.check, "check", false, "exit with code 1 if a target is missed")
+	f.BoolVar(&p.output, "output", false, "show the output of the programs on standard error")
+	jsonFlag(c, &p.asJSON)
+}
+
+func (p *colocation) run(cmd *cobra.Command, _ []string) error {
+	if err := checkPlatform(p.o.Platform); err != nil {
+		return err
+	}
+	builtIn := p.o.Virtual && p.o.Online == "" && p.o.Offline == ""
+	if !builtIn && (p.o.Online == "" || p.o.Offline == "") {
+		return usagef("both commands are required; use --online CMD --offline CMD, or --virtual alone for the built-in pair")
+	}
+	for _, name := range []string{"rate", "request", "queues", "remap"} {
+		if cmd.Flags().Changed(name) && !builtIn {
+			return usagef("--%s applies to the built-in pair; use --virtual without commands", name)
+		}
+	}
+	if cmd.Flags().Changed("platform") && !p.o.Virtual {
+		return usagef("--platform applies to the virtual GPU; add --virtual")
+	}
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	if p.output {
+		p.o.Output = p.app.stderr
+	}
+	if p.o.Hold < 0 {
+		return usagef("--hold can't be negative; 0 means none")
+	}
+	if cmd.Flags().Changed("hold") && p.o.Hold == 0 {
+		p.o.Hold = -1 // none; the zero value means the default
+	}
+	if len(p.rates)*len(p.requests) > 1 {
+		sweep, err := pair.RunSweep(ctx, p.o, p.rates, p.requests, p.remap, p.app.stderr)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		return showPair(p.app, sweep, p.asJSON, p.check)
+	}
+	if builtIn {
+		p.o.Load.Rate, p.o.Load.Request = p.rates[0], p.requests[0]
+	}
+	report, err := pair.Run(ctx, p.o)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	err = showPair(p.app, report, p.asJSON, p.check)
+	if p.o.Out != "" && !p.asJSON {
+		fmt.Fprintf(p.app.stdout, "\nwritten: %s/pair.json, %s/report.html\n", p.o.Out, p.o.Out)
+	}
+	return err
 }
 
 // pairResult is a report or a table of several.

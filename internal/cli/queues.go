@@ -28,15 +28,19 @@ type queuesReply struct {
 	notes   []driver.Remark
 }
 
+// queueListing is the command queues.
+type queueListing struct {
+	app    *app
+	asJSON bool
+	format string
+	watch  time.Duration
+	save   bool
+	logs   []string
+	from   driver.InspectionSource
+}
+
 func queuesCommand(a *app) *cobra.Command {
-	var (
-		asJSON bool
-		format string
-		watch  time.Duration
-		save   bool
-		logs   []string
-		from   driver.InspectionSource
-	)
+	q := &queueListing{app: a}
 	c := &cobra.Command{
 		Use:   "queues PID [LOG...]",
 		Short: "Show the hardware queues of a program",
@@ -64,66 +68,72 @@ Sources that can't be read are reported as notes.`,
   xsched queues 4711 --format python > queues.py
   xsched queues 4711 --watch 1s`,
 		Args: positional("PID", "[LOG...]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pid, err := parsePID(args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				format = "json"
-			}
-			if format != "table" && format != "json" && format != "python" {
-				return usagef("unknown format %q; use table, json or python", format)
-			}
-			if watch < 0 {
-				return usagef("--watch can't be negative; use a duration such as 1s")
-			}
-			if len(from.Dumps) > 0 && !cmd.Flags().Changed("root") {
-				from.Root = ""
-			}
-			if save && (watch != 0 || cmd.Flags().Changed("format")) {
-				return usagef("--save writes one file of Python; use it without --format and --watch")
-			}
-			logs = append(logs, args[1:]...)
-			ctx, stop := untilSignal(cmd.Context())
-			defer stop()
-			for {
-				reply, err := findQueues(a, ctx, from, pid, logs)
-				if err != nil {
-					return err
-				}
-				if save {
-					return saveQueues(a, reply)
-				}
-				if err := showQueues(a, reply, format); err != nil {
-					return err
-				}
-				if watch == 0 {
-					return nil
-				}
-				select {
-				case <-ctx.Done():
-					return nil
-				case <-time.After(watch):
-				}
-			}
-		},
+		RunE: q.run,
 	}
-	f := c.Flags()
-	f.StringVar(&format, "format", "table", "output format: table, json or python")
-	f.StringSliceVar(&logs, "log", nil, "the same as LOG")
-	f.StringArrayVar(&from.Dumps, "dump", nil, "read a saved `FILE` of the driver; may be repeated")
-	f.BoolVar(&save, "save", false, "write queue_config_pid_PID.py to this directory, as --format python prints")
-	f.DurationVar(&watch, "watch", 0, "repeat at this interval until interrupted")
-	f.StringVar(&from.Root, "root", "/", "read sysfs and procfs below `DIR`, of the virtual GPU or a copy from another machine")
-	jsonFlag(c, &asJSON)
+	q.flags(c)
 	return c
 }
 
+func (q *queueListing) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&q.format, "format", "table", "output format: table, json or python")
+	f.StringSliceVar(&q.logs, "log", nil, "the same as LOG")
+	f.StringArrayVar(&q.from.Dumps, "dump", nil, "read a saved `FILE` of the driver; may be repeated")
+	f.BoolVar(&q.save, "save", false, "write queue_config_pid_PID.py to this directory, as --format python prints")
+	f.DurationVar(&q.watch, "watch", 0, "repeat at this interval until interrupted")
+	f.StringVar(&q.from.Root, "root", "/", "read sysfs and procfs below `DIR`, of the virtual GPU or a copy from another machine")
+	jsonFlag(c, &q.asJSON)
+}
+
+func (q *queueListing) run(cmd *cobra.Command, args []string) error {
+	pid, err := parsePID(args[0])
+	if err != nil {
+		return err
+	}
+	if q.asJSON {
+		q.format = "json"
+	}
+	if q.format != "table" && q.format != "json" && q.format != "python" {
+		return usagef("unknown format %q; use table, json or python", q.format)
+	}
+	if q.watch < 0 {
+		return usagef("--watch can't be negative; use a duration such as 1s")
+	}
+	if len(q.from.Dumps) > 0 && !cmd.Flags().Changed("root") {
+		q.from.Root = ""
+	}
+	if q.save && (q.watch != 0 || cmd.Flags().Changed("format")) {
+		return usagef("--save writes one file of Python; use it without --format and --watch")
+	}
+	q.logs = append(q.logs, args[1:]...)
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	for {
+		reply, err := findQueues(ctx, q.app, q.from, pid, q.logs)
+		if err != nil {
+			return err
+		}
+		if q.save {
+			return saveQueues(q.app.stdout, reply)
+		}
+		if err := showQueues(q.app, reply, q.format); err != nil {
+			return err
+		}
+		if q.watch == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(q.watch):
+		}
+	}
+}
+
 // findQueues queries every driver, the logs and the daemon. It fails only if none knows the process.
-func findQueues(a *app, ctx context.Context, from driver.InspectionSource, pid int, logs []string) (*queuesReply, error) {
+func findQueues(ctx context.Context, a *app, from driver.InspectionSource, pid int, logs []string) (*queuesReply, error) {
 	r := &queuesReply{asked: pid, drivers: map[string]driver.Inspection{}, notes: []driver.Remark{}}
-	logged, err := readLogs(a, ctx, logs)
+	logged, err := readLogs(ctx, logs)
 	if err != nil {
 		return nil, interrupted(ctx, err)
 	}
@@ -139,8 +149,8 @@ func findQueues(a *app, ctx context.Context, from driver.InspectionSource, pid i
 		r.names, r.drivers[d.Name()] = append(r.names, d.Name()), i
 	}
 	if len(from.Dumps) == 0 {
-		if r.process, err = processOf(a, ctx, pid, r); err == nil {
-			err = joinDaemonQueues(a, ctx, r)
+		if r.process, err = processOf(ctx, a, pid, r); err == nil {
+			err = joinDaemonQueues(ctx, a, r)
 		}
 	}
 	if len(logs) > 0 {
@@ -177,7 +187,7 @@ func (r *queuesReply) hostPID() int {
 }
 
 // processOf finds the process in the daemon, by any of its PIDs.
-func processOf(a *app, ctx context.Context, pid int, r *queuesReply) (*control.Process, error) {
+func processOf(ctx context.Context, a *app, pid int, r *queuesReply) (*control.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var process *control.Process
@@ -198,7 +208,7 @@ func processOf(a *app, ctx context.Context, pid int, r *queuesReply) (*control.P
 }
 
 // joinDaemonQueues passes the hardware queues that the daemon knows to their drivers.
-func joinDaemonQueues(a *app, ctx context.Context, r *queuesReply) error {
+func joinDaemonQueues(ctx context.Context, a *app, r *queuesReply) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var known control.HardwareQueues
@@ -239,15 +249,15 @@ func showQueues(a *app, r *queuesReply, format string) error {
 }
 
 // saveQueues writes the Python form to the file that test frameworks import.
-func saveQueues(a *app, r *queuesReply) error {
+func saveQueues(out io.Writer, r *queuesReply) error {
 	name := fmt.Sprintf("queue_config_pid_%d.py", r.asked)
 	if err := writeFile(name, func(w io.Writer) error { r.writePython(w); return nil }); err != nil {
 		return err
 	}
 	for _, n := range r.notes {
-		fmt.Fprintf(a.stdout, "note: %s: %s\n", n.Source, printable(n.Text))
+		fmt.Fprintf(out, "note: %s: %s\n", n.Source, printable(n.Text))
 	}
-	fmt.Fprintf(a.stdout, "written: %s\n", name)
+	fmt.Fprintf(out, "written: %s\n", name)
 	return nil
 }
 

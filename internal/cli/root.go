@@ -88,7 +88,7 @@ func Main(argv []string) int {
 	if _, ok := errors.AsType[usageError](err); ok || !a.started || errors.Is(err, control.ErrInvalid) {
 		code = exitUsage
 		if !strings.Contains(err.Error(), "; ") {
-			remedy = usageRemedy(a, root, args)
+			remedy = usageRemedy(root, args)
 		}
 	}
 	if e, ok := errors.AsType[exitError](err); ok {
@@ -102,7 +102,7 @@ func Main(argv []string) int {
 func Command() *cobra.Command { return newRoot(&app{stdout: io.Discard, stderr: io.Discard}) }
 
 // usageRemedy points to the help of the intended command.
-func usageRemedy(a *app, root *cobra.Command, args []string) string {
+func usageRemedy(root *cobra.Command, args []string) string {
 	command, _, err := root.Find(args)
 	if err == nil && command != root {
 		return "; see `" + command.CommandPath() + " --help`"
@@ -155,7 +155,7 @@ daemon. Without a daemon, programs run natively.`,
 		"run":     {serveCommand(a), runCommand(a)},
 		"control": {topCommand(a), statusCommand(a), healthCommand(a), listCommand(a), queuesCommand(a), logsCommand(a), hintCommand(a), policyCommand(a), modeCommand(a), suspendCommand(a), resumeCommand(a), attachCommand(a), detachCommand(a), windowCommand(a)},
 		"measure": {runtimeLogCommand(a), benchCommand(a), colocateCommand(a), demoCommand(a), simCommand(a), replayCommand(a), vgpuCommand(a)},
-		"setup":   {configCommand(a), doctorCommand(a), kubeCommand(a), supportBundleCommand(a), versionCommand(a)},
+		"setup":   {configCommand(a), doctorCommand(a), kubeCommand(), supportBundleCommand(a), versionCommand(a)},
 		"":        {guardianCommand(a), privateCommand(a), renderCommand(a)},
 	} {
 		for _, c := range commands {

@@ -26,14 +26,18 @@ const (
 	envSocket = "XSCHED_SOCKET"
 )
 
+// runner is the command run.
+type runner struct {
+	app     *app
+	hints   hintFlags
+	virtual bool
+	local   bool
+	policy  string
+	require bool
+}
+
 func runCommand(a *app) *cobra.Command {
-	var (
-		hints   hintFlags
-		virtual bool
-		local   bool
-		policy  string
-		require bool
-	)
+	r := &runner{app: a}
 	c := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
 		Short: "Run a program under the scheduler",
@@ -62,67 +66,75 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			want := wish{virtual: virtual, require: require, hints: hints.changed(cmd)}
-			env, given := newEnvironment(os.Environ()), map[string]string{} // hints by variable
-			err := hints.read(cmd, func(f *model.HintField, v model.HintValue) {
-				given[f.Env] = f.EnvText(v)
-				switch f.Name {
-				case "level":
-					want.level = model.Level(v.Number)
-				case "priority", "lax_priority", "critical_priority":
-					want.priority = max(want.priority, int(v.Number))
-				}
-			})
-			if err != nil {
-				return err
-			}
-			program, err := findProgram(args[0])
-			if err != nil {
-				return err
-			}
-			if want.native = checkPreload(program); want.native.reason != "" {
-				if err := runNatively(a, want, want.native.reason); err != nil {
-					return err
-				}
-			}
-			private := wantsPrivate(a, env, local)
-			warnVariables(a, env, private, local)
-			if policy != "" && !private {
-				return usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
-			}
-			if _, err := unpackFor(""); err != nil { // before starting anything
-				if err := withoutShim(a, want, err); err != nil {
-					return err
-				}
-				return replaceWith(program, args, env)
-			}
-			if private {
-				if err := startPrivate(a, cmd.Context(), env, policy, virtual); err != nil {
-					return err
-				}
-			}
-			platform, err := joinDaemon(a, cmd.Context(), env, want)
-			if err != nil {
-				return err
-			}
-			if err := env.preloadShim(platform, want.native.musl); err != nil {
-				return err
-			}
-			for name, value := range given {
-				env.set(name, value)
-			}
-			return replaceWith(program, args, env)
-		},
+		RunE: r.run,
 	}
-	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD, with or without --
-	hints.add(c)
-	c.Flags().BoolVar(&local, "local", false, "start a private daemon for CMD and its children")
-	c.Flags().StringVar(&policy, "policy", "", "with --local: scheduling policy (default $XSCHED_POLICY, else HPF)")
-	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
-	c.Flags().BoolVar(&require, "require", false, "fail instead of running CMD without scheduling")
-	c.Flags().BoolVar(&virtual, "virtual", false, "run CMD on the virtual GPU of a daemon started with serve --virtual")
+	r.flags(c)
 	return c
+}
+
+func (r *runner) flags(c *cobra.Command) {
+	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD, with or without --
+	r.hints.add(c)
+	c.Flags().BoolVar(&r.local, "local", false, "start a private daemon for CMD and its children")
+	c.Flags().StringVar(&r.policy, "policy", "", "with --local: scheduling policy (default $XSCHED_POLICY, else HPF)")
+	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
+	c.Flags().BoolVar(&r.require, "require", false, "fail instead of running CMD without scheduling")
+	c.Flags().BoolVar(&r.virtual, "virtual", false, "run CMD on the virtual GPU of a daemon started with serve --virtual")
+}
+
+func (r *runner) run(cmd *cobra.Command, args []string) error {
+	want := needs{virtual: r.virtual, require: r.require, hints: r.hints.changed(cmd)}
+	env, given := newEnvironment(os.Environ()), map[string]string{} // hints by variable
+	err := r.hints.read(cmd, func(f *model.HintField, v model.HintValue) {
+		given[f.Env] = f.EnvText(v)
+		switch f.Name {
+		case "level":
+			want.level = model.Level(v.Number)
+		case "priority", "lax_priority", "critical_priority":
+			want.priority = max(want.priority, int(v.Number))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	program, err := findProgram(args[0])
+	if err != nil {
+		return err
+	}
+	want.native = checkPreload(program)
+	l := &launch{r.app, env, want}
+	if want.native.reason != "" {
+		if err := l.runNatively(want.native.reason); err != nil {
+			return err
+		}
+	}
+	private := wantsPrivate(r.app, env, r.local)
+	warnVariables(r.app, env, private, r.local)
+	if r.policy != "" && !private {
+		return usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
+	}
+	if _, err := unpackFor(""); err != nil { // before starting anything
+		if err := l.withoutShim(err); err != nil {
+			return err
+		}
+		return replaceWith(program, args, env)
+	}
+	if private {
+		if err := startPrivate(cmd.Context(), r.app, env, r.policy, r.virtual); err != nil {
+			return err
+		}
+	}
+	platform, err := l.joinDaemon(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if err := env.preloadShim(platform, want.native.musl); err != nil {
+		return err
+	}
+	for name, value := range given {
+		env.set(name, value)
+	}
+	return replaceWith(program, args, env)
 }
 
 // replaceWith executes CMD in this process. It returns only if that failed.
@@ -181,8 +193,8 @@ func (e *environment) preloadShim(platform string, musl bool) error {
 	return nil
 }
 
-// wish is what the daemon must support for this run.
-type wish struct {
+// needs is what the daemon must support for this run.
+type needs struct {
 	priority int
 	level    model.Level
 	virtual  bool
@@ -191,74 +203,81 @@ type wish struct {
 	hints    []model.HintField
 }
 
+// launch prepares the environment in which a command runs.
+type launch struct {
+	app  *app
+	env  *environment
+	want needs
+}
+
 // runNatively warns that CMD runs without scheduling, or refuses that.
-func runNatively(a *app, want wish, reason string) error {
-	if want.require {
+func (l *launch) runNatively(reason string) error {
+	if l.want.require {
 		return &control.Error{Kind: control.ErrNotSupported, Cause: reason, Remedy: "run it without --require"}
 	}
-	a.warn("running without scheduling: %s", reason)
+	l.app.warn("running without scheduling: %s", reason)
 	return nil
 }
 
 // withoutShim warns that CMD runs natively because the shim can't be unpacked, for example into a
 // home folder that is not writable. The virtual GPU needs its libraries, so it has no native run.
-func withoutShim(a *app, want wish, cause error) error {
-	if want.require || want.virtual {
+func (l *launch) withoutShim(cause error) error {
+	if l.want.require || l.want.virtual {
 		return cause
 	}
-	a.warn("running without scheduling: %s", oneLine(cause.Error()))
+	l.app.warn("running without scheduling: %s", oneLine(cause.Error()))
 	return nil
 }
 
 // joinDaemon finds the daemon that CMD will use, points the shim at it and refuses what it does
 // not support. A missing daemon is no error. platform is that of CMD's virtual GPU, or empty.
-func joinDaemon(a *app, ctx context.Context, env *environment, want wish) (platform string, err error) {
+func (l *launch) joinDaemon(ctx context.Context) (platform string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if a.dir != "" {
-		env.set(envSocket, filepath.Join(a.dir, control.ClientSocket))
+	if l.app.dir != "" {
+		l.env.set(envSocket, filepath.Join(l.app.dir, control.ClientSocket))
 	}
-	daemon, running, err := a.connect(ctx)
+	daemon, running, err := l.app.connect(ctx)
 	if err != nil {
-		if want.virtual {
-			return virtualWithoutDaemon(a, env, want, err)
+		if l.want.virtual {
+			return l.virtualWithoutDaemon(err)
 		}
-		return "", withoutDaemon(a, want, err)
+		return "", l.withoutDaemon(err)
 	}
 	defer daemon.Close()
-	if top := running.MaxPriority; top != nil && want.priority > int(*top) {
-		a.warn("running at priority %d, the limit of this user; %d needs root, or `xsched serve --max-priority USER=N`", *top, want.priority)
+	if top := running.MaxPriority; top != nil && l.want.priority > int(*top) {
+		l.app.warn("running at priority %d, the limit of this user; %d needs root, or `xsched serve --max-priority USER=N`", *top, l.want.priority)
 	}
-	_ = warnUnread(a, ctx, daemon, want.hints) // CMD runs without this warning, too
-	if want.virtual {
+	_ = warnUnread(ctx, l.app, daemon, l.want.hints) // CMD runs without this warning, too
+	if l.want.virtual {
 		if !running.Virtual {
 			return "", fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
 		}
-		env.set(envSocket, filepath.Join(running.Dir, control.ClientSocket))
+		l.env.set(envSocket, filepath.Join(running.Dir, control.ClientSocket))
 		platform = running.Platform
-		pointAt(env, running.Dir, platform)
+		pointAt(l.env, running.Dir, platform)
 	}
-	if want.level > model.LevelBlock {
-		return platform, checkLevel(ctx, daemon, want.level)
+	if l.want.level > model.LevelBlock {
+		return platform, checkLevel(ctx, daemon, l.want.level)
 	}
 	return platform, nil
 }
 
 // withoutDaemon warns, or refuses, unless the program itself was the reason for a warning.
-func withoutDaemon(a *app, want wish, cause error) error {
-	if want.native.reason != "" {
+func (l *launch) withoutDaemon(cause error) error {
+	if l.want.native.reason != "" {
 		return nil
 	}
-	return runNatively(a, want, oneLine(cause.Error()))
+	return l.runNatively(oneLine(cause.Error()))
 }
 
 // virtualWithoutDaemon uses a virtual GPU that outlived its daemon.
-func virtualWithoutDaemon(a *app, env *environment, want wish, cause error) (string, error) {
-	for _, dir := range a.dirs() {
+func (l *launch) virtualWithoutDaemon(cause error) (string, error) {
+	for _, dir := range l.app.dirs() {
 		if platform := answeringDevice(dir); platform != "" {
-			pointAt(env, dir, platform)
-			env.set(envSocket, filepath.Join(dir, control.ClientSocket))
-			return platform, withoutDaemon(a, want, cause)
+			pointAt(l.env, dir, platform)
+			l.env.set(envSocket, filepath.Join(dir, control.ClientSocket))
+			return platform, l.withoutDaemon(cause)
 		}
 	}
 	return "", errors.New("no virtual GPU is running; start one with `xsched serve --virtual`")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,12 +98,12 @@ type selfTestReport struct {
 	Seconds float64           `json:"seconds"`
 }
 
-// selfTest tests the GPUs of this host, or the virtual one of a running daemon.
-func runSelfTest(a *app, ctx context.Context, asJSON bool) error {
+// runSelfTest tests the GPUs of this host, or the virtual one of a running daemon.
+func runSelfTest(ctx context.Context, a *app, asJSON bool) error {
 	place := driver.Place{Dir: a.dirs()[0]}
 	platform := ""
-	report := selfTestReport{OK: true, Tests: []driver.SelfTest{}, Skipped: []string{}}
-	if d, err := askDaemon(a, ctx); err == nil {
+	report := selfTestReport{Tests: []driver.SelfTest{}, Skipped: []string{}}
+	if d, err := askDaemon(ctx, a); err == nil {
 		report.Note = unusedResult(d.UID, os.Geteuid())
 		if d.Virtual {
 			device, err := findPlatform(d.Platform)
@@ -112,16 +113,26 @@ func runSelfTest(a *app, ctx context.Context, asJSON bool) error {
 			place, platform = driver.Place{Dir: d.Dir, Virtual: true, Socket: device.Socket(d.Dir)}, device.Name
 		}
 	}
-	start := time.Now()
 	o := driver.SelfTestOptions{Program: selfTestProgram(place.Dir, platform)}
 	if !asJSON {
 		o.OnStep = func(gpu model.DeviceID, s driver.SelfTestStep) { writeStep(a.stdout, gpu, s) }
 	}
 	open := driver.Options{Place: place, StateDir: stateDir(place.Dir, place.Virtual), Version: version}
+	denied := report.test(ctx, open, platform, o)
+	if err := a.show(report, nil, asJSON, func(w io.Writer) { writeSelfTest(w, report) }); err != nil {
+		return err
+	}
+	return report.failure(ctx, open.StateDir, denied)
+}
+
+// test tests the GPUs of all drivers, or of that of the virtual GPU. denied: results could not be saved
+// for lack of permission.
+func (r *selfTestReport) test(ctx context.Context, open driver.Options, platform string, o driver.SelfTestOptions) (denied bool) {
+	start := time.Now()
 	var absent []string
-	present, denied := false, false
+	present := false
 	for _, d := range registry.All() {
-		if place.Virtual && d.Name() != platform {
+		if open.Place.Virtual && d.Name() != platform {
 			continue
 		}
 		i, err := d.Open(open)
@@ -131,38 +142,38 @@ func runSelfTest(a *app, ctx context.Context, asJSON bool) error {
 		}
 		present = true
 		tests, err := testDriver(ctx, i, o)
-		report.Tests = append(report.Tests, tests...)
+		r.Tests = append(r.Tests, tests...)
 		switch {
 		case err != nil && len(tests) > 0:
-			report.Errors = append(report.Errors, d.Name()+": "+err.Error())
+			r.Errors = append(r.Errors, d.Name()+": "+err.Error())
 			denied = denied || errors.Is(err, os.ErrPermission)
 		case err != nil:
-			report.Skipped = append(report.Skipped, d.Name()+": "+err.Error())
+			r.Skipped = append(r.Skipped, d.Name()+": "+err.Error())
 		}
 	}
 	if !present {
-		report.Skipped = absent
+		r.Skipped = absent
 	}
-	for _, t := range report.Tests {
-		report.OK = report.OK && t.Outcome == driver.OutcomePassed
-	}
-	report.OK = report.OK && len(report.Tests) > 0 && len(report.Errors) == 0
-	report.Seconds = time.Since(start).Seconds()
-	if err := a.show(report, nil, asJSON, func(w io.Writer) { writeSelfTest(w, report) }); err != nil {
-		return err
-	}
+	failed := slices.ContainsFunc(r.Tests, func(t driver.SelfTest) bool { return t.Outcome != driver.OutcomePassed })
+	r.OK = !failed && len(r.Tests) > 0 && len(r.Errors) == 0
+	r.Seconds = time.Since(start).Seconds()
+	return denied
+}
+
+// failure returns why a report is not OK.
+func (r *selfTestReport) failure(ctx context.Context, dir string, denied bool) error {
 	switch {
-	case len(report.Tests) == 0:
-		return fmt.Errorf("no GPU was tested: %s", strings.Join(report.Skipped, "; "))
-	case len(report.Errors) > 0 && ctx.Err() != nil:
-		return errors.New(strings.Join(report.Errors, "; "))
-	case len(report.Errors) > 0:
-		remedy := fmt.Sprintf("make %s writable and repeat the test", stateDir(place.Dir, place.Virtual))
+	case len(r.Tests) == 0:
+		return fmt.Errorf("no GPU was tested: %s", strings.Join(r.Skipped, "; "))
+	case len(r.Errors) > 0 && ctx.Err() != nil:
+		return errors.New(strings.Join(r.Errors, "; "))
+	case len(r.Errors) > 0:
+		remedy := fmt.Sprintf("make %s writable and repeat the test", dir)
 		if denied {
 			remedy = "repeat the test with sudo"
 		}
-		return fmt.Errorf("%s; %s", strings.Join(report.Errors, "; "), remedy)
-	case !report.OK:
+		return fmt.Errorf("%s; %s", strings.Join(r.Errors, "; "), remedy)
+	case !r.OK:
 		return errors.New("a self-test failed; see the report above")
 	}
 	return nil

@@ -58,32 +58,7 @@ for machines without a GPU.`,
   xsched serve --http 127.0.0.1:50001
   xsched serve --http 0.0.0.0:50000 --http-token-file /etc/xsched/token`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			file := newConfigFile(cmd.Flags(), flags)
-			r, err := file.read()
-			if err != nil {
-				return usageError{err} // no restart helps; see RestartPreventExitStatus in the unit
-			}
-			level := &slog.LevelVar{}
-			level.Set(r.o.LogLevel)
-			log, flush := a.loggerAt(level, r.flags.logJSON)
-			defer flush()
-			for _, w := range r.warnings {
-				log.Warn("configuration", "warning", w)
-			}
-			o := r.o
-			o.Dir, o.Version, o.Log, o.SetLogLevel, o.Load = a.dirs()[0], version, log, level.Set, file.reload
-			if err := setSelfTest(&o, r.flags.selfTest); err != nil {
-				return err
-			}
-			if !flags.noState {
-				o.KeepFile = keepFile(o.StateDir, o.Dir)
-			}
-			setAudit(&o, r.flags.audit)
-			ctx, stop := untilSignal(cmd.Context())
-			defer stop()
-			return serveDaemon(a, ctx, o, flags.devices, r.flags.web, nil)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return serveConfigured(cmd, a, flags) },
 	}
 	flags.register(c)
 	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
@@ -91,9 +66,37 @@ for machines without a GPU.`,
 	return c
 }
 
-// serve runs a daemon with its servers until ctx ends or a server fails. It calls ready, if not
+// serveConfigured runs the daemon that the flags and the configuration file describe.
+func serveConfigured(cmd *cobra.Command, a *app, flags serveFlags) error {
+	file := newConfigFile(cmd.Flags(), flags)
+	r, err := file.read()
+	if err != nil {
+		return usageError{err} // no restart helps; see RestartPreventExitStatus in the unit
+	}
+	level := &slog.LevelVar{}
+	level.Set(r.o.LogLevel)
+	log, flush := a.loggerAt(level, r.flags.logJSON)
+	defer flush()
+	for _, w := range r.warnings {
+		log.Warn("configuration", "warning", w)
+	}
+	o := r.o
+	o.Dir, o.Version, o.Log, o.SetLogLevel, o.Load = a.dirs()[0], version, log, level.Set, file.reload
+	if err := setSelfTest(&o, r.flags.selfTest); err != nil {
+		return err
+	}
+	if !flags.noState {
+		o.KeepFile = keepFile(o.StateDir, o.Dir)
+	}
+	setAudit(&o, r.flags.audit)
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	return serveDaemon(ctx, a, o, flags.devices, r.flags.web, nil)
+}
+
+// serveDaemon runs a daemon with its servers until ctx ends or a server fails. It calls ready, if not
 // nil, once clients can connect.
-func serveDaemon(a *app, ctx context.Context, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
+func serveDaemon(ctx context.Context, a *app, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
 	manager := notify.FromEnvironment()
 	if o.Private {
 		manager = &notify.Manager{} // the program's service reports for itself
@@ -112,17 +115,7 @@ func serveDaemon(a *app, ctx context.Context, o daemon.Options, devices int, web
 	}
 	defer http.close()
 	if o.Virtual {
-		if err := control.PrepareDir(o.Dir, os.Geteuid()); err != nil {
-			return err
-		}
-		p, err := findPlatform(o.Platform)
-		if err != nil {
-			return err
-		}
-		if o.VGPUSocket == "" {
-			o.VGPUSocket = p.Socket(o.Dir)
-		}
-		device, err := startDevice(ctx, o.VGPUSocket, p, devices)
+		device, err := serveDevice(ctx, &o, devices)
 		if err != nil {
 			return err
 		}
@@ -133,28 +126,17 @@ func serveDaemon(a *app, ctx context.Context, o daemon.Options, devices int, web
 		return err
 	}
 	defer d.Close()
-	l, err := d.ListenControl()
-	if err != nil {
-		return err
-	}
-	tenants, err := d.ListenTenants()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	served := make(chan error, 1)
-	go func() {
-		defer cancel()
-		served <- http.serveBeside(ctx, d.Control(), func(ctx context.Context) error {
-			return serveSockets(ctx, d.Control(), api.Options{Log: o.Log, Budget: o.Budget}, l, tenants)
-		})
-	}()
+	served, err := serveControl(ctx, cancel, d, &o, http)
+	if err != nil {
+		return err
+	}
 	if ready != nil {
 		ready(d)
 	}
 	if !o.Virtual {
-		go logDrivers(a, ctx, o.Log) // a device node may block
+		go logDrivers(ctx, a, o.Log) // a device node may block
 	}
 	manager.Ready()
 	go reloadOn(ctx, hangups, manager, d, o.Log)
@@ -168,11 +150,51 @@ func serveDaemon(a *app, ctx context.Context, o daemon.Options, devices int, web
 		cancel()
 	}
 	manager.Stopping()
-	end := time.After(stopTime)
+	return endDaemon(d, served, failed, o.Log)
+}
+
+// serveDevice starts the virtual GPU of a daemon.
+func serveDevice(ctx context.Context, o *daemon.Options, devices int) (*device, error) {
+	if err := control.PrepareDir(o.Dir, os.Geteuid()); err != nil {
+		return nil, err
+	}
+	p, err := findPlatform(o.Platform)
+	if err != nil {
+		return nil, err
+	}
+	if o.VGPUSocket == "" {
+		o.VGPUSocket = p.Socket(o.Dir)
+	}
+	return startDevice(ctx, o.VGPUSocket, p, devices)
+}
+
+// serveControl serves the control interface on all sockets. It calls cancel at their end.
+func serveControl(ctx context.Context, cancel func(), d *daemon.Daemon, o *daemon.Options, http webServer) (served <-chan error, err error) {
+	l, err := d.ListenControl()
+	if err != nil {
+		return nil, err
+	}
+	tenants, err := d.ListenTenants()
+	if err != nil {
+		return nil, err
+	}
+	result := make(chan error, 1)
+	go func() {
+		defer cancel()
+		result <- http.serveWith(ctx, d.Control(), func(ctx context.Context) error {
+			return serveSockets(ctx, d.Control(), api.Options{Log: o.Log, Budget: o.Budget}, l, tenants)
+		})
+	}()
+	return result, nil
+}
+
+// endDaemon closes a daemon and waits for its servers.
+func endDaemon(d *daemon.Daemon, served <-chan error, failed bool, log *slog.Logger) (err error) {
+	late := time.After(stopTime)
 	d.Close() // GPUs first; requests in progress may take longer
 	select {
 	case err = <-served:
-	case <-end:
+	case <-late:
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -180,7 +202,7 @@ func serveDaemon(a *app, ctx context.Context, o daemon.Options, devices int, web
 	if failed {
 		return d.Failure()
 	}
-	o.Log.Info("stopped")
+	log.Info("stopped")
 	return nil
 }
 
@@ -206,8 +228,8 @@ func reloadOn(ctx context.Context, signals <-chan os.Signal, manager *notify.Man
 }
 
 // logDrivers logs what limits this machine's drivers, with the doctor's remedies.
-func logDrivers(a *app, ctx context.Context, log *slog.Logger) {
-	for _, c := range doctor.Drivers(doctorMachine(a, ctx)) {
+func logDrivers(ctx context.Context, a *app, log *slog.Logger) {
+	for _, c := range doctor.Drivers(doctorMachine(ctx, a)) {
 		level := slog.LevelDebug
 		if c.Status == doctor.Missing || c.Status == doctor.Limited {
 			level = slog.LevelWarn

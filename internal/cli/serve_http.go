@@ -54,8 +54,8 @@ func (w webServer) close() {
 	}
 }
 
-// serveBeside serves HTTP beside another server and returns when either ends.
-func (w webServer) serveBeside(ctx context.Context, c control.Control, other func(context.Context) error) error {
+// serveWith serves HTTP together with another server and returns when either ends.
+func (w webServer) serveWith(ctx context.Context, c control.Control, other func(context.Context) error) error {
 	if w.HTTPServer == nil {
 		return other(ctx)
 	}

@@ -12,14 +12,18 @@ import (
 	"xsched/internal/sim/fleet"
 )
 
+// fleetSearch is the command sim fleet.
+type fleetSearch struct {
+	app                *app
+	o                  fleet.Options
+	mix, trace, score  string
+	html, writeTrace   string
+	modes              []string
+	asJSON, sweep, one bool
+}
+
 func simFleetCommand(a *app) *cobra.Command {
-	o := fleet.Options{Config: fleet.Config{Length: 24 * time.Hour}}
-	var (
-		mix, trace, score  string
-		html, writeTrace   string
-		modes              []string
-		asJSON, sweep, one bool
-	)
+	r := &fleetSearch{app: a, o: fleet.Options{Config: fleet.Config{Length: 24 * time.Hour}}}
 	c := &cobra.Command{
 		Use:   "fleet",
 		Short: "Find how many GPUs a cluster needs with and without XSched",
@@ -38,83 +42,89 @@ traces, mixes and seeds give equal results.`,
   xsched sim fleet --nodes 20 --mix mixed --write-trace day.csv
   xsched sim fleet --nodes 20 --trace day.csv --json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if o.Config.Score, err = fleet.ParseScore(score); err != nil {
-				return usageError{err}
-			}
-			if o.Sharings, err = sharings(modes); err != nil {
-				return usageError{err}
-			}
-			switch {
-			case trace != "" && (cmd.Flags().Changed("mix") || sweep || writeTrace != "" || cmd.Flags().Changed("load")):
-				return usagef("--trace replaces --mix, --load, --sweep and --write-trace; use one or the other")
-			case trace != "":
-				if o.Pods, err = fleet.LoadTrace(trace); err != nil {
-					return err
-				}
-				o.Source = "trace " + trace
-			default:
-				if o.Mix, err = fleet.FindMix(mix); err != nil {
-					return usageError{err}
-				}
-				if sweep {
-					o.Loads = []float64{0.25, 0.5, 0.75, 1}
-				}
-			}
-			if writeTrace != "" {
-				pods, err := o.Generate()
-				if err != nil {
-					return err
-				}
-				return a.writeOut(writeTrace, func(w io.Writer) error { return fleet.WriteTrace(w, pods) })
-			}
-			ctx, stop := untilSignal(cmd.Context())
-			defer stop()
-			var done func()
-			o.Fixed = one
-			o.Progress, done = a.simProgress()
-			start := time.Now()
-			s, err := fleet.Compare(ctx, o)
-			done()
-			if err != nil {
-				return interrupted(ctx, err)
-			}
-			if html != "" {
-				if err := a.writeOut(html, s.WriteHTML); err != nil || html == "-" {
-					return err
-				}
-			}
-			if asJSON {
-				return a.printJSON(s)
-			}
-			if err := s.WriteText(a.stdout); err != nil {
-				return err
-			}
-			fmt.Fprintf(a.stderr, "%.1f s\n", time.Since(start).Seconds())
-			return nil
-		},
+		RunE: r.run,
 	}
-	f := c.Flags()
-	f.IntVar(&o.Config.Nodes, "nodes", 100, "number of nodes, at most")
-	f.IntVar(&o.Config.GPUs, "gpus", 8, "GPUs of each node")
-	f.IntVar(&o.Config.Memory, "memory", fleet.DefaultMemory, "memory of each GPU in `GiB`")
-	f.DurationVar(&o.Config.Length, "duration", 24*time.Hour, "simulated time")
-	f.Uint64Var(&o.Seed, "seed", 1, "random seed of the mix")
-	f.StringVar(&mix, "mix", "mixed", "synthetic load: "+fleet.MixNames())
-	f.Float64Var(&o.Load, "load", 0.75, "size of the mix, relative to all GPUs")
-	f.StringVar(&trace, "trace", "", "read pods from the CSV `FILE` instead of a mix")
-	f.StringVar(&writeTrace, "write-trace", "", "write the pods of the mix to `FILE` and end")
-	f.StringSliceVar(&modes, "mode", []string{"all"}, "modes to compare: exclusive, time-slicing, MPS, XSched or all")
-	f.StringVar(&score, "score", string(fleet.MostAllocated), "choice among nodes that fit: most, least (allocated) or first")
-	f.BoolVar(&o.Config.Preempt, "preempt", false, "let services evict batch jobs, as PriorityClasses do")
-	f.BoolVar(&o.Config.Strict, "fifo", false, "let a pod that does not fit hold up those behind it")
-	f.Float64Var(&o.Config.Cost, "cost", 1, "factor on XSched's switching costs: 0, 0.5, 1 or 1.5")
-	f.BoolVar(&one, "fixed", false, "simulate this fleet instead of searching the smallest one")
-	f.BoolVar(&sweep, "sweep", false, "also search at a quarter, half and three quarters of the load")
-	f.StringVar(&html, "html", "", "write a page with table and charts to `FILE`")
-	jsonFlag(c, &asJSON)
+	r.flags(c)
 	return c
+}
+
+func (r *fleetSearch) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.IntVar(&r.o.Config.Nodes, "nodes", 100, "number of nodes, at most")
+	f.IntVar(&r.o.Config.GPUs, "gpus", 8, "GPUs of each node")
+	f.IntVar(&r.o.Config.Memory, "memory", fleet.DefaultMemory, "memory of each GPU in `GiB`")
+	f.DurationVar(&r.o.Config.Length, "duration", 24*time.Hour, "simulated time")
+	f.Uint64Var(&r.o.Seed, "seed", 1, "random seed of the mix")
+	f.StringVar(&r.mix, "mix", "mixed", "synthetic load: "+fleet.MixNames())
+	f.Float64Var(&r.o.Load, "load", 0.75, "size of the mix, relative to all GPUs")
+	f.StringVar(&r.trace, "trace", "", "read pods from the CSV `FILE` instead of a mix")
+	f.StringVar(&r.writeTrace, "write-trace", "", "write the pods of the mix to `FILE` and end")
+	f.StringSliceVar(&r.modes, "mode", []string{"all"}, "modes to compare: exclusive, time-slicing, MPS, XSched or all")
+	f.StringVar(&r.score, "score", string(fleet.MostAllocated), "choice among nodes that fit: most, least (allocated) or first")
+	f.BoolVar(&r.o.Config.Preempt, "preempt", false, "let services evict batch jobs, as PriorityClasses do")
+	f.BoolVar(&r.o.Config.Strict, "fifo", false, "let a pod that does not fit hold up those behind it")
+	f.Float64Var(&r.o.Config.Cost, "cost", 1, "factor on XSched's switching costs: 0, 0.5, 1 or 1.5")
+	f.BoolVar(&r.one, "fixed", false, "simulate this fleet instead of searching the smallest one")
+	f.BoolVar(&r.sweep, "sweep", false, "also search at a quarter, half and three quarters of the load")
+	f.StringVar(&r.html, "html", "", "write a page with table and charts to `FILE`")
+	jsonFlag(c, &r.asJSON)
+}
+
+func (r *fleetSearch) run(cmd *cobra.Command, _ []string) error {
+	var err error
+	if r.o.Config.Score, err = fleet.ParseScore(r.score); err != nil {
+		return usageError{err}
+	}
+	if r.o.Sharings, err = sharings(r.modes); err != nil {
+		return usageError{err}
+	}
+	switch {
+	case r.trace != "" && (cmd.Flags().Changed("mix") || r.sweep || r.writeTrace != "" || cmd.Flags().Changed("load")):
+		return usagef("--trace replaces --mix, --load, --sweep and --write-trace; use one or the other")
+	case r.trace != "":
+		if r.o.Pods, err = fleet.LoadTrace(r.trace); err != nil {
+			return err
+		}
+		r.o.Source = "trace " + r.trace
+	default:
+		if r.o.Mix, err = fleet.FindMix(r.mix); err != nil {
+			return usageError{err}
+		}
+		if r.sweep {
+			r.o.Loads = []float64{0.25, 0.5, 0.75, 1}
+		}
+	}
+	if r.writeTrace != "" {
+		pods, err := r.o.Generate()
+		if err != nil {
+			return err
+		}
+		return r.app.writeOut(r.writeTrace, func(w io.Writer) error { return fleet.WriteTrace(w, pods) })
+	}
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	var done func()
+	r.o.Fixed = r.one
+	r.o.Progress, done = r.app.simProgress()
+	start := time.Now()
+	s, err := fleet.Compare(ctx, r.o)
+	done()
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	if r.html != "" {
+		if err := r.app.writeOut(r.html, s.WriteHTML); err != nil || r.html == "-" {
+			return err
+		}
+	}
+	if r.asJSON {
+		return r.app.printJSON(s)
+	}
+	if err := s.WriteText(r.app.stdout); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.app.stderr, "%.1f s\n", time.Since(start).Seconds())
+	return nil
 }
 
 // sharings returns the modes to compare.

@@ -53,24 +53,7 @@ and line, or with --once a single one.`,
   xsched top --json --interval 10s | jq -c '.list.processes[] | [.pid, .gpu_share]'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkInterval(o.Interval); err != nil {
-				return err
-			}
-			if !slices.Contains(top.SortNames(), o.Sort) {
-				return usagef("--sort %q is unknown; use %s", o.Sort, strings.Join(top.SortNames(), ", "))
-			}
-			daemon := &top.Daemon{Connect: a.connect}
-			defer daemon.Close()
-			if once || asJSON || os.Getenv("TERM") == "dumb" {
-				return topText(a, cmd.Context(), daemon, o, once, asJSON)
-			}
-			if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
-				return usagef("top needs a terminal as standard input and output; use --once or --json")
-			}
-			if _, err := daemon.Fetch(cmd.Context()); err != nil {
-				return err // better than a screen without a daemon
-			}
-			return top.Run(cmd.Context(), daemon, o, os.Stdin, os.Stdout, os.Environ())
+			return showTop(cmd.Context(), a, o, once, asJSON)
 		},
 	}
 	c.Flags().BoolVar(&once, "once", false, "print one screen with all programs")
@@ -82,8 +65,30 @@ and line, or with --once a single one.`,
 	return c
 }
 
+// showTop checks the options and shows the programs, on the whole terminal or as text.
+func showTop(ctx context.Context, a *app, o top.Options, once, asJSON bool) error {
+	if err := checkInterval(o.Interval); err != nil {
+		return err
+	}
+	if !slices.Contains(top.SortNames(), o.Sort) {
+		return usagef("--sort %q is unknown; use %s", o.Sort, strings.Join(top.SortNames(), ", "))
+	}
+	daemon := &top.Daemon{Connect: a.connect}
+	defer daemon.Close()
+	if once || asJSON || os.Getenv("TERM") == "dumb" {
+		return topText(ctx, a, daemon, o, once, asJSON)
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
+		return usagef("top needs a terminal as standard input and output; use --once or --json")
+	}
+	if _, err := daemon.Fetch(ctx); err != nil {
+		return err // better than a screen without a daemon
+	}
+	return top.Run(ctx, daemon, o, os.Stdin, os.Stdout, os.Environ())
+}
+
 // topText prints screens or JSON without controlling the terminal.
-func topText(a *app, ctx context.Context, daemon *top.Daemon, o top.Options, once, asJSON bool) error {
+func topText(ctx context.Context, a *app, daemon *top.Daemon, o top.Options, once, asJSON bool) error {
 	w := colorprofile.NewWriter(a.stdout, os.Environ())
 	model := top.New(ctx, daemon, o)
 	draw := func(ctx context.Context, w io.Writer, width int) error {
@@ -125,7 +130,7 @@ scheduled. Notes do not change the exit code.`,
 			defer daemon.Close()
 			ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
 			defer cancel()
-			status := readStatus(a, ctx, daemon)
+			status := readStatus(ctx, daemon)
 			if err := a.show(status, nil, asJSON, func(w io.Writer) { status.Write(w, columns(a.stdout)) }); err != nil {
 				return err
 			}
@@ -146,7 +151,7 @@ scheduled. Notes do not change the exit code.`,
 // statusTimeout is when a daemon counts as unreachable.
 const statusTimeout = 5 * time.Second
 
-func readStatus(a *app, ctx context.Context, daemon *top.Daemon) top.Status {
+func readStatus(ctx context.Context, daemon *top.Daemon) top.Status {
 	stats, err := daemon.Stats(ctx) // first: it answers when the engine hangs
 	if err != nil {
 		return top.Unreachable(err)

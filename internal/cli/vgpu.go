@@ -17,15 +17,19 @@ import (
 	vdevice "xsched/internal/virtual/device"
 )
 
+// virtualGPU is the command vgpu.
+type virtualGPU struct {
+	app      *app
+	o        virtual.Options
+	idle     time.Duration
+	logLevel string
+	logJSON  bool
+	ready    int
+	platform string
+}
+
 func vgpuCommand(a *app) *cobra.Command {
-	var (
-		o        virtual.Options
-		idle     time.Duration
-		logLevel string
-		logJSON  bool
-		ready    int
-		platform string
-	)
+	v := &virtualGPU{app: a}
 	c := &cobra.Command{
 		Use:   "vgpu",
 		Short: "Run the virtual GPU",
@@ -40,58 +44,64 @@ Kernels take their stated device time, not CPU time, and compute a checksum.
 		Example: `  xsched vgpu --devices 1
   xsched vgpu --socket /tmp/gpu.sock --exit-when-idle 10s`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			tell := newReadiness(ready)
-			err := func() error {
-				log, flush, err := a.logger(logLevel, logJSON)
-				if err != nil {
-					return err
-				}
-				defer flush()
-				if o.Devices < 0 || o.Devices > virtual.MaxDevices {
-					return usagef("--devices %d is out of range; use 1 to %d", o.Devices, virtual.MaxDevices)
-				}
-				if idle < 0 {
-					return usagef("--exit-when-idle can't be negative; 0 disables it")
-				}
-				p, err := findPlatform(platform)
-				if err != nil {
-					return err
-				}
-				if o.Socket == "" {
-					dir := a.dirs()[0]
-					if err := control.PrepareDir(dir, os.Geteuid()); err != nil {
-						return err
-					}
-					o.Socket = p.Socket(dir)
-				}
-				o.Logger = log
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				if idle > 0 {
-					go func() {
-						exitWhenIdle(ctx, p.Watch(o.Socket), idle)
-						stop()
-					}()
-				}
-				o.Ready = func() { tell.done(nil) }
-				return p.Serve(ctx, o)
-			}()
-			tell.done(err)
-			return err
-		},
+		RunE: v.run,
 	}
-	f := c.Flags()
-	f.StringVar(&o.Socket, "socket", "", "listen on `PATH` (default in --dir)")
-	f.IntVar(&o.Devices, "devices", 0, "number of GPUs (default 2)")
-	f.StringVar(&platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
-	f.StringVar(&o.Driver, "driver", "", "variant of the emulated driver, `WORDS` separated by commas; an unknown word lists them")
-	f.StringVar(&o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default beside the socket)")
-	f.DurationVar(&idle, "exit-when-idle", 0, "exit after this time without a program or daemon (0: never)")
-	f.IntVar(&ready, "ready-fd", -1, "file descriptor to report readiness on")
-	_ = f.MarkHidden("ready-fd")
-	logFlags(c, &logLevel, &logJSON)
+	v.flags(c)
 	return c
+}
+
+func (v *virtualGPU) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&v.o.Socket, "socket", "", "listen on `PATH` (default in --dir)")
+	f.IntVar(&v.o.Devices, "devices", 0, "number of GPUs (default 2)")
+	f.StringVar(&v.platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
+	f.StringVar(&v.o.Driver, "driver", "", "variant of the emulated driver, `WORDS` separated by commas; an unknown word lists them")
+	f.StringVar(&v.o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default beside the socket)")
+	f.DurationVar(&v.idle, "exit-when-idle", 0, "exit after this time without a program or daemon (0: never)")
+	f.IntVar(&v.ready, "ready-fd", -1, "file descriptor to report readiness on")
+	_ = f.MarkHidden("ready-fd")
+	logFlags(c, &v.logLevel, &v.logJSON)
+}
+
+func (v *virtualGPU) run(cmd *cobra.Command, _ []string) error {
+	tell := newReadiness(v.ready)
+	err := func() error {
+		log, flush, err := v.app.logger(v.logLevel, v.logJSON)
+		if err != nil {
+			return err
+		}
+		defer flush()
+		if v.o.Devices < 0 || v.o.Devices > virtual.MaxDevices {
+			return usagef("--devices %d is out of range; use 1 to %d", v.o.Devices, virtual.MaxDevices)
+		}
+		if v.idle < 0 {
+			return usagef("--exit-when-idle can't be negative; 0 disables it")
+		}
+		p, err := findPlatform(v.platform)
+		if err != nil {
+			return err
+		}
+		if v.o.Socket == "" {
+			dir := v.app.dirs()[0]
+			if err := control.PrepareDir(dir, os.Geteuid()); err != nil {
+				return err
+			}
+			v.o.Socket = p.Socket(dir)
+		}
+		v.o.Logger = log
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		if v.idle > 0 {
+			go func() {
+				exitWhenIdle(ctx, p.Watch(v.o.Socket), v.idle)
+				stop()
+			}()
+		}
+		v.o.Ready = func() { tell.done(nil) }
+		return p.Serve(ctx, v.o)
+	}()
+	tell.done(err)
+	return err
 }
 
 // exitWhenIdle returns after limit without a program that has the device open and without a

@@ -75,7 +75,7 @@ there is none. This serves Wayland desktops.`,
 			if err != nil {
 				return err
 			}
-			return followWindows(a, cmd.Context(), &f, logLevel, logJSON)
+			return followWindows(cmd.Context(), a, &f, logLevel, logJSON)
 		},
 	}
 	displayFlag(c, &displays)
@@ -89,8 +89,8 @@ func displayFlag(c *cobra.Command, into *[]string) {
 	c.Flags().StringArrayVar(into, "display", nil, "use the X server at `DISPLAY`; repeatable (default $DISPLAY)")
 }
 
-// follow runs a follower until a signal, or until its input ends.
-func followWindows(a *app, ctx context.Context, f *window.Follower, logLevel string, logJSON bool) error {
+// followWindows runs a follower until a signal, or until its input ends.
+func followWindows(ctx context.Context, a *app, f *window.Follower, logLevel string, logJSON bool) error {
 	log, flush, err := a.logger(logLevel, logJSON)
 	if err != nil {
 		return err

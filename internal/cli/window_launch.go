@@ -23,15 +23,19 @@ import (
 	"xsched/internal/window"
 )
 
+// launching is the command window launch.
+type launching struct {
+	app     *app
+	file    string
+	names   []string
+	virtual bool
+	asJSON  bool
+	list    bool
+	hints   hintFlags
+}
+
 func windowLaunchCommand(a *app) *cobra.Command {
-	var (
-		file    string
-		names   []string
-		virtual bool
-		asJSON  bool
-		list    bool
-		hints   hintFlags
-	)
+	w := &launching{app: a}
 	c := &cobra.Command{
 		Use:   "launch [flags] [-- CMD [ARG...]]",
 		Short: "Start programs of a list with their priorities",
@@ -59,41 +63,47 @@ Use this in a terminal that shows all windows from one process, and in tmux.`,
   xsched window launch --list
   xsched window launch --priority 5 -- ./simulate`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l := launcher{app: a, virtual: virtual, running: map[string]*started{}}
-			var flags []string
-			err := hints.read(cmd, func(f *model.HintField, v model.HintValue) { flags = append(flags, "--"+f.Flag+"="+f.Format(v)) })
-			switch {
-			case err != nil:
-				return err
-			case len(args) > 0 && (list || len(names) > 0 || cmd.Flags().Changed("file")):
-				return usagef("CMD excludes --file, --start and --list; give one or the other")
-			case len(args) > 0:
-				return l.runBound(flags, args)
-			case len(flags) > 0:
-				return usagef("hints of the command line are for CMD; put those of a listed program into the file")
-			}
-			entries, err := window.Load(cmp.Or(file, defaultPrograms()))
-			if err != nil {
-				return err
-			}
-			switch {
-			case list:
-				return a.show(entries, nil, asJSON, func(w io.Writer) { l.write(w, entries) })
-			case len(names) > 0:
-				return l.startNamed(entries, names)
-			}
-			return l.menu(cmd.InOrStdin(), entries)
-		},
+		RunE: w.run,
 	}
-	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD
-	c.Flags().StringVar(&file, "file", "", "read the list of programs in `FILE` (default xsched/programs.yaml in $XDG_CONFIG_HOME or ~/.config)")
-	c.Flags().StringArrayVar(&names, "start", nil, "start the program `NAME` without asking; repeatable")
-	c.Flags().BoolVar(&list, "list", false, "print the list and start nothing")
-	c.Flags().BoolVar(&virtual, "virtual", false, "run the programs on the virtual GPU")
-	hints.add(c)
-	jsonFlag(c, &asJSON)
+	w.flags(c)
 	return c
+}
+
+func (w *launching) flags(c *cobra.Command) {
+	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD
+	c.Flags().StringVar(&w.file, "file", "", "read the list of programs in `FILE` (default xsched/programs.yaml in $XDG_CONFIG_HOME or ~/.config)")
+	c.Flags().StringArrayVar(&w.names, "start", nil, "start the program `NAME` without asking; repeatable")
+	c.Flags().BoolVar(&w.list, "list", false, "print the list and start nothing")
+	c.Flags().BoolVar(&w.virtual, "virtual", false, "run the programs on the virtual GPU")
+	w.hints.add(c)
+	jsonFlag(c, &w.asJSON)
+}
+
+func (w *launching) run(cmd *cobra.Command, args []string) error {
+	l := launcher{app: w.app, virtual: w.virtual, running: map[string]*started{}}
+	var flags []string
+	err := w.hints.read(cmd, func(f *model.HintField, v model.HintValue) { flags = append(flags, "--"+f.Flag+"="+f.Format(v)) })
+	switch {
+	case err != nil:
+		return err
+	case len(args) > 0 && (w.list || len(w.names) > 0 || cmd.Flags().Changed("file")):
+		return usagef("CMD excludes --file, --start and --list; give one or the other")
+	case len(args) > 0:
+		return l.runBound(flags, args)
+	case len(flags) > 0:
+		return usagef("hints of the command line are for CMD; put those of a listed program into the file")
+	}
+	entries, err := window.Load(cmp.Or(w.file, defaultPrograms()))
+	if err != nil {
+		return err
+	}
+	switch {
+	case w.list:
+		return w.app.show(entries, nil, w.asJSON, func(w io.Writer) { l.write(w, entries) })
+	case len(w.names) > 0:
+		return l.startNamed(entries, w.names)
+	}
+	return l.menu(cmd.InOrStdin(), entries)
 }
 
 func defaultPrograms() string {

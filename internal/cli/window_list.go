@@ -52,7 +52,7 @@ that ` + "`xsched window follow`" + ` would prefer while that window is active.`
 			if err != nil {
 				return err
 			}
-			programs, err := ownPrograms(a, cmd.Context())
+			programs, err := ownPrograms(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ that ` + "`xsched window follow`" + ` would prefer while that window is active.`
 }
 
 // ownPrograms returns the PIDs of the caller's programs; none without a daemon.
-func ownPrograms(a *app, ctx context.Context) ([]int, error) {
+func ownPrograms(ctx context.Context, a *app) ([]int, error) {
 	daemon := &windowScheduler{app: a}
 	defer daemon.close()
 	programs, err := daemon.Programs(ctx)

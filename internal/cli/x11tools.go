@@ -11,7 +11,7 @@ import (
 	"xsched/internal/window"
 )
 
-// x11Monitor takes the command line of upstream's x11_monitor. It follows all local displays.
+// x11MonitorRoot takes the command line of upstream's x11_monitor. It follows all local displays.
 func x11MonitorRoot(a *app) *cobra.Command {
 	var (
 		logLevel string
@@ -25,7 +25,7 @@ func x11MonitorRoot(a *app) *cobra.Command {
   x11_monitor -a 127.0.0.1 -p 50000`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return followWindows(a, cmd.Context(), &window.Follower{Displays: localDisplays}, logLevel, logJSON)
+			return followWindows(cmd.Context(), a, &window.Follower{Displays: localDisplays}, logLevel, logJSON)
 		},
 	})
 	c.Flags().Uint16P("listen", "l", 0, "has no effect: a launcher needs no port")
@@ -33,7 +33,7 @@ func x11MonitorRoot(a *app) *cobra.Command {
 	return c
 }
 
-// x11Launcher takes the command line of upstream's x11_launcher.
+// x11LauncherRoot takes the command line of upstream's x11_launcher.
 func x11LauncherRoot(a *app) *cobra.Command {
 	var virtual bool
 	c := upstreamTool(a, &cobra.Command{

@@ -12,7 +12,7 @@ import (
 	"xsched/internal/daemon"
 )
 
-// xserver takes the command line of upstream's server, `xserver [POLICY] [PORT]`. It runs
+// xserverRoot takes the command line of upstream's server, `xserver [POLICY] [PORT]`. It runs
 // `xsched serve` on the loopback interface.
 func xserverRoot(a *app) *cobra.Command {
 	var (
@@ -52,7 +52,7 @@ func xserverRoot(a *app) *cobra.Command {
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return serveDaemon(a, ctx, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
+			return serveDaemon(ctx, a, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
 		},
 	}
 	c.CompletionOptions.DisableDefaultCmd = true
