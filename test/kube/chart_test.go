@@ -52,6 +52,12 @@ func TestChartRefusesMistakes(t *testing.T) {
 		{"nri.priorityClasses.high=fast", "needs nri.classes"},
 		{"daemon.extraEnv[0].name=A-B", "daemon/extraEnv/0"},
 		{"node.memory=80", "node/memory"},
+		{"gpuNodeLabels={a b}", "gpuNodeLabels/0"},
+		{"metrics.podMonitor.create=true", "needs metrics.port"},
+		{"deviceClasses.x.namespaceSelector.matchExpressions[0].key=a", "namespaceSelector"},
+		{"deviceClasses.x.namespaces={it's}", "deviceClasses/x/namespaces/0"},
+		{"deviceClasses.x.extendedResourceName=fast", "extendedResourceName"},
+		{"updateStrategy.maxUnavailable=a", "maxUnavailable"},
 	} {
 		if text, err := helm("template", "xsched", chart, "--set", c.set); err == nil || !strings.Contains(text+err.Error(), c.want) {
 			t.Errorf("--set %s: %v; want an error with %q", c.set, err, c.want)

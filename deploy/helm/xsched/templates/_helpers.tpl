@@ -31,6 +31,20 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- if include "xsched.byLabel" . }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- range .Values.gpuNodeLabels }}
+        - matchExpressions: [{key: {{ . }}, operator: Exists}]
+        {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty if the labels of GPU nodes select the nodes. */}}
+{{- define "xsched.byLabel" -}}
+{{- if and .Values.gpuNodeLabels (not .Values.virtual.enabled) (not .Values.nodeSelector) (not .Values.affinity) }}yes{{ end -}}
 {{- end -}}
 
 {{/* For pods that need no GPU: the last node with one may be gone. */}}
