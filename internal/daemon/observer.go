@@ -29,7 +29,7 @@ func (o *observer) run(ctx context.Context, part *health.Part) {
 		case <-t.C:
 		}
 		part.Beat()
-		programs, err := o.access.loop.Bare(ctx)
+		programs, err := o.access.loop.Unhooked(ctx)
 		if err != nil {
 			continue
 		}

@@ -229,7 +229,7 @@ func (v *views) Stats(_ context.Context, c control.Caller) (control.Stats, error
 	}
 	st.QueueWait = histogram(h.Waits)
 	st.QueuesRefused = h.RefusedQueues
-	st.FoldedQueues, st.Throttled, st.RequestsRefused, st.Snapshots = h.Folded, h.Throttled, h.Busy, h.Snapshots
+	st.FoldedQueues, st.Throttled, st.RequestsRefused, st.Snapshots = h.Merged, h.Throttled, h.Busy, h.Snapshots
 	if l, ok := v.log.Handler().(*logging.Log); ok {
 		c := l.Counts()
 		st.LogSuppressed, st.LogDropped = c.Suppressed, c.Dropped

@@ -93,7 +93,7 @@ func (u *unmanaged) scan(ctx context.Context) (took time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now, shared := u.merge(users, judged)
-	if u.access.loop.SetOutsiders(ctx, shared) != nil {
+	if u.access.loop.SetUnmanaged(ctx, shared) != nil {
 		return took
 	}
 	for gpu := range u.on {
@@ -158,7 +158,7 @@ func (u *unmanaged) left(pid int) {
 	// The next scan repeats it if the loop does not answer; the session must go on ending.
 	ctx, cancel := context.WithTimeout(context.Background(), leftTime)
 	defer cancel()
-	if u.access.loop.AddOutsider(ctx, gpus) == nil {
+	if u.access.loop.AddUnmanaged(ctx, gpus) == nil {
 		u.log.Info("program became unmanaged", "pid", pid)
 		for _, gpu := range gpus {
 			u.add(gpu, pid)

@@ -13,8 +13,6 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file accounts busy time, preemptions and yields.
-
 // Types of package meter that readers use.
 type (
 	LatencyView = meter.Latency
@@ -50,17 +48,13 @@ func (a *activity) note(now model.Time, q *queue) {
 // yielded updates the account of a queue that the hardware leaves for the longer timeslices of others,
 // or that runs again.
 func (a *activity) yielded(t engine.Transition) {
-	c := a.registry.clients[t.ID.Session]
-	if c == nil {
-		return
-	}
-	q := c.queues[t.ID.Index]
+	q := a.registry.queue(t.ID)
 	if yields := t.To == engine.ActivityWait && !t.Gone; q == nil || q.id != t.ID || yields == q.yields {
 		return
 	}
 	q.yields = !q.yields
 	a.note(t.At, q)
-	c.touch()
+	q.owner.touch()
 	if q.yields {
 		q.stops.Yield(t.At, t.By)
 	} else {
@@ -87,7 +81,7 @@ func (a *activity) suspended(now model.Time, c *Client, q *queue, was bool) {
 }
 
 // setBusy marks a queue busy or idle. The caller updates the workers.
-func (a *activity) setBusy(now model.Time, c *Client, q *queue, busy bool, fed feed) {
+func (a *activity) setBusy(now model.Time, c *Client, q *queue, busy bool, how submission) {
 	q.busy = busy
 	c.touch()
 	a.note(now, q)
@@ -95,7 +89,7 @@ func (a *activity) setBusy(now model.Time, c *Client, q *queue, busy bool, fed f
 		a.engine.SetBusy(now, q.id, true)
 	} else {
 		q.stops.Resume(now)
-		a.engine.SetIdleAfter(now, q.id, fed.submitted, fed.waited)
+		a.engine.SetIdleAfter(now, q.id, how.submitted, how.waited)
 	}
 	a.engine.dirty = true
 	if len(c.queues) > 1 {

@@ -8,11 +8,6 @@ import (
 	"xsched/internal/model"
 )
 
-// This file decides which queues compete. A client writes the GPU of a queue into its page, so a
-// process could claim a busy queue on a GPU that it never opened. Where a driver can verify which GPUs
-// a process uses, a queue competes only there. Until then its gate is open, unless the process is
-// suspended by hand: an honest program does not wait for the proof.
-
 // Reasons why a queue does not compete.
 const (
 	unverified = "not verified: the process has not opened this GPU, so the queue does not compete"
@@ -42,14 +37,6 @@ func (c *Client) unproved(gpu model.DeviceID) string {
 	return ""
 }
 
-// claim judges a client's claim to use a GPU. Without a judge nothing is known about it.
-func (c *Client) claim(gpu model.DeviceID) driver.Claim {
-	if j, ok := c.session.Hardware().(driver.Claimer); ok {
-		return j.Claim(gpu)
-	}
-	return driver.ClaimUnlisted
-}
-
 // countUnlisted adds a competing queue to the user's devices that no driver lists, or removes it.
 func (c *Client) countUnlisted(q *queue, by int) {
 	if q.unlisted == (by > 0) || by > 0 && (c.Attached || c.claim(q.device) != driver.ClaimUnlisted) {
@@ -64,7 +51,10 @@ func (c *Client) countUnlisted(q *queue, by int) {
 	}
 }
 
-// admission decides which queues compete.
+// admission decides which queues compete. A client writes the GPU of a queue into its page, so a
+// process could claim a busy queue on a GPU that it never opened. Where a driver can verify which GPUs
+// a process uses, a queue competes only there. Until then its gate is open, unless the process is
+// suspended by hand: an honest program does not wait for the proof.
 type admission struct {
 	engine    *input
 	registry  *registry

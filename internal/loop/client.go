@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -82,7 +83,7 @@ type Client struct {
 	merge        clientMerge
 	hooks        clientHooks
 	workers      clientWorkers
-	uncontrolled map[model.DeviceID]bool // see driver.Worker.Loose
+	uncontrolled map[model.DeviceID]bool // GPUs where no mechanism controls it
 	recoveries   uint64
 
 	requests meter.Requests
@@ -97,41 +98,12 @@ type deviceCounts struct {
 	competing map[model.DeviceID]int // in the engine
 }
 
-// NewClient creates the state of a session that is about to join. It enforces the priority limit
-// of the client's user, except for attached clients without a rule or grant, whose caller was authorised.
-func (l *Loop) NewClient(o ClientOptions) *Client {
-	c := &Client{
-		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
-		bell: o.Doorbell, policy: o.Policy, hold: hold{byHand: o.Held || o.Kept.Held},
-		queues: map[uint32]*queue{}, counts: deviceCounts{map[model.DeviceID]int{}, map[model.DeviceID]int{}, map[model.DeviceID]int{}},
-		workers: clientWorkers{sent: map[model.DeviceID]model.Desired{}}, merge: clientMerge{primaries: map[model.DeviceID]*queue{}}, use: meter.NewProgramUse(),
-	}
-	c.hints = terms.New(terms.Options{
-		Book: l.Book, User: o.User, Groups: c.groups(), Attached: o.Attached,
-		Nice: o.Nice, Said: o.Said, Granted: o.Granted, Terms: o.Terms, Kept: o.Kept,
-	})
-	l.hints.warn(c, c.hints.Note)
-	return c
-}
-
 // groups are those of the process.
 func (c *Client) groups() []int {
 	if c.Program == nil {
 		return nil
 	}
 	return c.Program.Groups
-}
-
-// ungranted returns the GPUs that a client uses without a grant, in order.
-func (c *Client) ungranted() []model.DeviceID {
-	var out []model.DeviceID
-	for gpu := range c.counts.queues {
-		if !c.hints.Terms.Grant.Allows(gpu) {
-			out = append(out, gpu)
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // queue is the loop's state of a page slot in use.
@@ -183,4 +155,40 @@ func (r *registry) heldBy(pid int) int {
 		}
 	}
 	return by
+}
+
+// on charges requests to the client's user. A program of the administrator pays, too: only requests
+// through the control interface come first.
+func (c *Client) on(ctx context.Context) context.Context {
+	return context.WithValue(ctx, clientKey{}, c.User)
+}
+
+// registry finds clients and their queues.
+type registry struct {
+	clients map[model.SessionID]*Client
+	byPID   map[int][]*Client
+	bells   map[int32]*Client
+}
+
+// queue returns a queue; nil: it has left.
+func (r *registry) queue(id model.QueueID) *queue {
+	if c := r.clients[id.Session]; c != nil {
+		return c.queues[id.Index]
+	}
+	return nil
+}
+
+// programOf returns the command line of a client, for the recording.
+func (r *registry) programOf(id model.SessionID) string {
+	if c := r.clients[id]; c != nil {
+		return c.Command
+	}
+	return ""
+}
+
+// markChanged schedules an update of a device's worker: one, however many queues change.
+func (c *Client) markChanged(gpu model.DeviceID) {
+	if !slices.Contains(c.workers.changed, gpu) {
+		c.workers.changed = append(c.workers.changed, gpu)
+	}
 }

@@ -10,7 +10,7 @@ import (
 // This file finds programs that only copy (model.Copies). While a queue counts as one, its client rings
 // the doorbell at its next launch, so that its first kernel is noticed even if the queue is busy already.
 
-// Users of queue.tell.
+// Users of queue.reports.
 const (
 	reportCopies = iota
 	reportSegments
@@ -18,11 +18,11 @@ const (
 )
 
 // ask sets the reports that one user wants from a queue's client.
-func (q *queue) ask(c *Client, user int, tell uint32) {
-	if q.reports[user] == tell {
+func (q *queue) ask(c *Client, user int, reports uint32) {
+	if q.reports[user] == reports {
 		return
 	}
-	q.reports[user] = tell
+	q.reports[user] = reports
 	all := uint32(0)
 	for _, t := range q.reports {
 		all |= t
@@ -38,11 +38,11 @@ func (p *progress) readCopies(now model.Time, c *Client, q *queue, v *wire.Queue
 	} else {
 		q.copies.See(now, v.Launches, v.Copies, v.Busy())
 	}
-	tell := uint32(0)
+	reports := uint32(0)
 	if q.copies.Ask {
-		tell = wire.TellProgress | wire.TellLaunch
+		reports = wire.TellProgress | wire.TellLaunch
 	}
-	q.ask(c, reportCopies, tell)
+	q.ask(c, reportCopies, reports)
 	if q.copies.Only != was {
 		p.engine.SetCopying(now, q.id, q.copies.Only)
 		p.engine.dirty = true
@@ -50,10 +50,10 @@ func (p *progress) readCopies(now model.Time, c *Client, q *queue, v *wire.Queue
 	}
 }
 
-// watchedQueues bounds the queues of one client that a heartbeat looks at.
+// watchedQueues bounds the queues of one client that a heartbeat reads.
 const watchedQueues = 16
 
-// watchCopies looks at queues that are busy all the time, and so ring no doorbell.
+// watchCopies reads queues that are busy all the time, and so ring no doorbell.
 func (p *progress) watchCopies(now model.Time, c *Client) {
 	if len(c.queues) > watchedQueues {
 		return

@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 
 	"xsched/internal/driver"
@@ -24,7 +25,7 @@ type dispatcher struct {
 	deciding       bool
 	pendingUpdates []*Client        // clients whose workers are not yet updated
 	estimated      []estimateChange // changes of estimated queues, reported to the engine afterwards
-	requests       []batch          // suspensions and resumptions of the current decision
+	batches        []batch          // suspensions and resumptions of the current decision
 	resumed        map[model.DeviceID][]<-chan struct{}
 
 	workerUpdates uint64 // number of times a worker's state was computed
@@ -58,16 +59,13 @@ func (d *dispatcher) applyAll(now model.Time, changes []model.Desired) {
 	clear(d.resumed)
 }
 
-// apply applies the desired state of one queue to its gate; applyDecision updates the workers.
+// apply applies the desired state of one queue to its gate; applyAll updates the workers.
 func (d *dispatcher) apply(now model.Time, desired model.Desired) {
-	c := d.registry.clients[desired.Queue.Session]
-	if c == nil {
-		return
-	}
-	q := c.queues[desired.Queue.Index]
+	q := d.registry.queue(desired.Queue)
 	if q == nil {
 		return
 	}
+	c := q.owner
 	if len(c.workers.changed) == 0 {
 		d.pendingUpdates = append(d.pendingUpdates, c)
 	}
@@ -81,21 +79,8 @@ func (d *dispatcher) apply(now model.Time, desired model.Desired) {
 		d.activity.suspended(now, c, q, was)
 	}
 	if q.gate != nil {
-		d.setGate(c, q)
+		d.setGate(q)
 	}
-}
-
-// gateState returns the desired state of a queue's gate. The gate replaces missing hardware levels if
-// a mode forces one level on all queues.
-func (d *dispatcher) gateState(c *Client, q *queue) model.Desired {
-	want := q.want
-	if c.workers.off[q.device] != "" {
-		return model.Desired{Queue: want.Queue}
-	}
-	if want.Suspend > model.LevelBlock && c.queueCapability(q).MaxLevel < want.Suspend {
-		want.Suspend = model.LevelBlock
-	}
-	return want
 }
 
 // updateWorker combines the desired states of a client's queues on a device for its worker. The
@@ -174,7 +159,7 @@ func (d *dispatcher) setUnproved(now model.Time, c *Client, q *queue) {
 	}
 	d.activity.suspended(now, c, q, was)
 	if q.gate != nil {
-		d.setGate(c, q) // and those of the queues folded into it
+		d.setGate(q)
 	}
 }
 
@@ -182,10 +167,10 @@ func (d *dispatcher) setUnproved(now model.Time, c *Client, q *queue) {
 // the driver where it can. Only programs of one user do: a call of several travels on the descriptor of
 // one of them.
 type batch struct {
-	gpu    model.DeviceID
-	user   identity.User
-	level  model.Level // 0: resume
-	wishes []driver.Wish
+	gpu      model.DeviceID
+	user     identity.User
+	level    model.Level // 0: resume
+	requests []driver.Wish
 }
 
 // request collects a suspension or resumption of the current decision.
@@ -194,91 +179,82 @@ func (d *dispatcher) request(c *Client, gpu model.DeviceID, w *driver.Worker, wa
 	if want.Suspend != 0 {
 		one.After = d.resumed[gpu]
 	}
-	for i := range d.requests {
-		if t := &d.requests[i]; t.gpu == gpu && t.level == want.Suspend && t.user == c.User {
-			t.wishes = append(t.wishes, one)
+	for i := range d.batches {
+		if t := &d.batches[i]; t.gpu == gpu && t.level == want.Suspend && t.user == c.User {
+			t.requests = append(t.requests, one)
 			return
 		}
 	}
-	d.requests = append(d.requests, batch{gpu, c.User, want.Suspend, []driver.Wish{one}})
+	d.batches = append(d.batches, batch{gpu, c.User, want.Suspend, []driver.Wish{one}})
 }
 
-// flush passes the collected wishes to the workers.
+// flush passes the collected requests to the workers.
 func (d *dispatcher) flush() {
-	for _, t := range d.requests {
-		tried := driver.WantTogether(t.wishes)
+	for _, t := range d.batches {
+		tried := driver.WantTogether(t.requests)
 		if t.level == 0 {
 			d.resumed[t.gpu] = append(d.resumed[t.gpu], tried...)
 		}
 	}
-	clear(d.requests)
-	d.requests = d.requests[:0]
+	clear(d.batches)
+	d.batches = d.batches[:0]
 }
 
-// applyMerged sets the gate of a folded queue: that of the host while it has work. An idle one is
-// held where the gate preempts it, so that its next launch waits until the loop knows about it.
-func (d *dispatcher) applyMerged(c *Client, q *queue) {
-	want := d.gateState(c, q.merge.primary)
-	cfg := d.engine.Config()
-	if on := cfg.On(q.device); !q.busy && q.merge.primary.level == model.LevelBlock && on.Suspends() && !d.stopping && c.workers.off[q.device] == "" {
+// gateState returns the desired state of a queue's gate. The gate replaces missing hardware levels if
+// a mode forces one level on all queues. A merged queue has the state of its primary queue; an idle one
+// is held where the gate preempts it, so that its next launch waits until the loop knows about it.
+func (d *dispatcher) gateState(q *queue) model.Desired {
+	c, primary := q.owner, cmp.Or(q.merge.primary, q)
+	want := primary.want
+	if c.workers.off[q.device] != "" {
+		return model.Desired{Queue: want.Queue}
+	}
+	if want.Suspend > model.LevelBlock && c.queueCapability(primary).MaxLevel < want.Suspend {
 		want.Suspend = model.LevelBlock
 	}
-	_ = q.gate.Apply(context.Background(), want)
+	if primary != q && !q.busy && primary.level == model.LevelBlock && !d.stopping {
+		cfg := d.engine.Config()
+		if on := cfg.On(q.device); on.Suspends() {
+			want.Suspend = model.LevelBlock
+		}
+	}
+	return want
 }
 
-// setGate applies a queue's desired state to its gate. Opening wakes the program by a system call, so
-// a pass opens only some gates; the next ones open the others.
-func (d *dispatcher) setGate(c *Client, q *queue) {
-	want := d.gateState(c, q)
+// applyGate applies the desired state to the gate of a queue.
+func (d *dispatcher) applyGate(q *queue) {
+	_ = q.gate.Apply(context.Background(), d.gateState(q))
+}
+
+// setGate applies the desired state to the gate of a queue, and to those merged with it. Opening wakes
+// the program by a system call, so a pass opens only some gates; the next ones open the others.
+func (d *dispatcher) setGate(q *queue) {
+	want := d.gateState(q)
 	if want.Suspend != model.LevelBlock && q.gate.Held() {
 		if d.opened >= openedAtOnce {
-			d.openLater(q)
+			if !q.late {
+				q.late = true
+				d.lateGates = append(d.lateGates, q)
+			}
 			return
 		}
 		d.opened++
 	}
 	_ = q.gate.Apply(context.Background(), want)
-	for _, f := range q.merge.members {
-		if f.busy {
-			d.setMergedGate(c, f)
+	for _, merged := range q.merge.members {
+		if merged.busy {
+			d.setGate(merged)
 		}
-	}
-}
-
-func (d *dispatcher) setMergedGate(c *Client, f *queue) {
-	if d.opened >= openedAtOnce {
-		d.openLater(f)
-		return
-	}
-	if f.gate.Held() {
-		d.opened++
-	}
-	d.applyMerged(c, f)
-}
-
-func (d *dispatcher) openLater(q *queue) {
-	if !q.late {
-		q.late = true
-		d.lateGates = append(d.lateGates, q)
 	}
 }
 
 // openLate opens gates that earlier passes left.
 func (d *dispatcher) openLate() {
-	d.opened = 0
-	if len(d.lateGates) == 0 {
-		return
-	}
 	late := d.lateGates
-	d.lateGates = nil
+	d.lateGates, d.opened = nil, 0
 	for _, q := range late {
-		q.late = false
-		if c := q.owner; c.queues[q.id.Index] != q {
-			continue // its gate was opened when it left
-		} else if q.merge.primary != nil {
-			d.setMergedGate(c, q)
-		} else {
-			d.setGate(c, q)
+		if q.late = false; q.owner.queues[q.id.Index] == q { // otherwise its gate was opened when it left
+			d.setGate(q)
 		}
 	}
 }

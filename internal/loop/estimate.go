@@ -3,15 +3,11 @@
 package loop
 
 import (
-	"xsched/internal/clock"
-	"xsched/internal/identity"
 	"xsched/internal/meter"
 	"xsched/internal/model"
 )
 
-// This file applies estimates of which programs without hooks have work.
-
-// estimator estimates which queues have work.
+// estimator applies estimates of which queues without a gate have work.
 type estimator struct {
 	engine   *input
 	activity *activity
@@ -23,25 +19,6 @@ func (e *estimator) times() meter.GuessTimes {
 	return meter.NewGuessTimes(cfg.Quantum, cfg.StarvationBound)
 }
 
-// Observe reports whether a program of a user used CPU time since the last call, or returns ErrBusy.
-// The caller observes each program about every 50 ms.
-func (l *Loop) Observe(user identity.User, id model.SessionID, worked bool) error {
-	return l.offer(user, func() {
-		c := l.registry.clients[id]
-		if c == nil {
-			return
-		}
-		now, times := clock.Now(), l.estimates.times()
-		for _, q := range c.queues {
-			if q.guessed() {
-				q.estimate.Observe(now, worked, meter.Standing{Kept: l.engine.Kept(q.id), Starved: l.engine.WaitsSince(q.id, q.estimate.Since())}, times)
-				l.estimates.apply(now, c, q)
-			}
-		}
-		l.dispatch.updateWorkers(c)
-	})
-}
-
 // estimateChange is an estimated queue that a decision suspends or resumes.
 type estimateChange struct {
 	client *Client
@@ -50,7 +27,7 @@ type estimateChange struct {
 }
 
 // applyChanges reports to the engine how a decision changes estimated queues. It runs after
-// applyDecision, which must not re-enter the engine.
+// dispatcher.applyAll, which must not re-enter the engine.
 func (e *estimator) applyChanges(now model.Time) {
 	for i, g := range e.dispatch.estimated {
 		e.dispatch.estimated[i] = estimateChange{}
@@ -76,7 +53,7 @@ func (e *estimator) apply(now model.Time, c *Client, q *queue) {
 		return
 	}
 	q.seen.transitions++ // setBusy marks the client as changed
-	e.activity.setBusy(now, c, q, !q.busy, feed{})
+	e.activity.setBusy(now, c, q, !q.busy, submission{})
 	if q.busy && q.estimate.Stopped() {
 		q.stops.Suspended(now)
 	}

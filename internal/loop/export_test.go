@@ -48,7 +48,7 @@ func (l *Loop) EngineOnLoop() *engine.Engine { return l.engine.Engine }
 // ScanAt reads the page of a client.
 func (l *Loop) ScanAt(now model.Time, c *Client) { l.pages.scan(now, c) }
 
-// SampleAt reads the quiet queues.
+// SampleAt reads the polled queues.
 func (l *Loop) SampleAt(now model.Time) { l.poll.sample(now) }
 
 // DecideAt decides, whether anything changed or not.
@@ -57,11 +57,11 @@ func (l *Loop) DecideAt(now model.Time) {
 	l.decide(now)
 }
 
-// EndQuietAt ends quiet where it no longer applies.
-func (l *Loop) EndQuietAt(now model.Time) { l.poll.endStale(now) }
+// EndPollingAt ends polling where it no longer applies.
+func (l *Loop) EndPollingAt(now model.Time) { l.poll.endStale(now) }
 
-// QueueQuiet reports whether a queue is quiet.
-func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].polled }
+// QueuePolled reports whether a queue is polled.
+func (c *Client) QueuePolled(index uint32) bool { return c.queues[index].polled }
 
 // WorkerUpdates returns how often a worker's state was computed.
 func (l *Loop) WorkerUpdates() uint64 { return l.dispatch.workerUpdates }
@@ -79,8 +79,8 @@ func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
 	return l.registry.clients[id].queues[index].estimate.Idle()
 }
 
-// BareQueues returns the number of bare queues.
-func (l *Loop) BareQueues() int64 { return l.pages.unhookedQueues.Load() }
+// UnhookedQueues returns the number of unhooked queues.
+func (l *Loop) UnhookedQueues() int64 { return l.pages.unhookedQueues.Load() }
 
 // CheckCopies compares the copies that the next snapshot would reuse with the state that they
 // stand for.
@@ -103,8 +103,8 @@ func (l *Loop) CheckCopies() error {
 // Turn turns scheduling off for a client on a device, or on again if why is empty.
 func (l *Loop) Turn(c *Client, gpu model.DeviceID, why string) { l.turned(c, gpu, why, why != "") }
 
-// SharedWithOutsiders reports whether a GPU counts as shared with unmanaged programs.
-func (l *Loop) SharedWithOutsiders(gpu model.DeviceID) bool { return l.unmanaged.on[gpu] }
+// SharedWithUnmanaged reports whether a GPU counts as shared with unmanaged programs.
+func (l *Loop) SharedWithUnmanaged(gpu model.DeviceID) bool { return l.unmanaged.on[gpu] }
 
 // Unformatted takes a snapshot and returns what formats it later.
 func (l *Loop) Unformatted(ctx context.Context) (func() []ClientView, error) {

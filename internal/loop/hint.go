@@ -3,18 +3,12 @@
 package loop
 
 import (
-	"context"
 	"log/slog"
 
 	"xsched/internal/clock"
-	"xsched/internal/driver"
-	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/terms"
 )
-
-// This file brings hints about a process or one of its queues to the engine. Package terms decides
-// which are in force.
 
 // Types of package terms that requests to the loop use.
 type (
@@ -29,7 +23,8 @@ type (
 // ErrPinned reports a hint that the administrator has set.
 var ErrPinned = terms.ErrPinned
 
-// hinter reports hints to the engine.
+// hinter reports hints about a process or one of its queues to the engine. Package terms decides which
+// are in force.
 type hinter struct {
 	engine    *input
 	log       *slog.Logger
@@ -88,7 +83,7 @@ func (h *hinter) applyWaiting(now model.Time) {
 			c.updates.listed = false
 			continue
 		}
-		if begin.Sub(now) >= freshenPerPass || h.pace.shared() && !c.account.within(h.pace.window) {
+		if begin.Sub(now) >= hintsPerPass || h.pace.shared() && !c.account.within(h.pace.window) {
 			later = append(later, h.waiting[i])
 			continue
 		}
@@ -149,23 +144,6 @@ func (h *hinter) requestPolicy(c *Client, name string) {
 	h.engine.dirty = true
 }
 
-// queueCapability returns what the drivers can do to a queue. Streams of one process share its
-// hardware queues, so only the gate preempts them separately.
-func (c *Client) queueCapability(q *queue) driver.Capability {
-	can := c.deviceCapability(q.device)
-	if (c.hints.Streams > 0 || c.hints.Hint.PerQueue || c.hasQueueHints(q.device)) && can.MaxLevel > model.LevelBlock {
-		can.MaxLevel = model.LevelBlock
-		can.Reason = "the queues of this process are scheduled one by one, which only level 1 supports"
-	}
-	return can
-}
-
-// hasQueueHints reports whether a control client has set a hint for one of several queues of a
-// client on a device.
-func (c *Client) hasQueueHints(gpu model.DeviceID) bool {
-	return c.counts.queues[gpu] > 1 && c.counts.separate[gpu] > 0 // a single queue has the hardware queues to itself
-}
-
 // countSeparate counts the queues for which a control client has set a hint.
 func (c *Client) countSeparate(q *queue, had, has bool) {
 	if has && !had {
@@ -183,86 +161,4 @@ func (h *hinter) setNice(c *Client, nice int) {
 	}
 	c.hints.Hint.Nice = nice
 	h.update(clock.Now(), c)
-}
-
-// EditHint applies an edit and returns the hint in force.
-func (l *Loop) EditHint(ctx context.Context, e HintEdit) (hint model.Hint, err error) {
-	found := e.Queue == nil
-	err = l.edit(ctx, e.PID, func(c *Client) error {
-		if e.Queue == nil {
-			if hint, err = c.hints.EditProcess(&e); err == nil {
-				l.hints.update(clock.Now(), c)
-			}
-			return err
-		}
-		q := c.queues[*e.Queue]
-		if q == nil || q.merge.primary != nil {
-			return nil
-		}
-		found = true
-		had := q.hints.Separate()
-		if hint, err = c.hints.EditQueue(&q.hints, &e); err == nil {
-			c.countSeparate(q, had, q.hints.Separate())
-			l.engine.SetQueueHint(clock.Now(), q.id, c.hints.EffectiveForEngine(&q.hints))
-			l.hints.updateLevels(c) // separate queues only support level 1
-		}
-		return err
-	})
-	if err == nil && !found {
-		err = ErrUnknownQueue
-	}
-	return hint, err
-}
-
-// SetTerms changes the terms of a client.
-func (l *Loop) SetTerms(ctx context.Context, c *Client, t Terms) error {
-	return l.post(c.on(ctx), func() {
-		if l.registry.clients[c.ID] == c {
-			l.setTerms(clock.Now(), c, t)
-		}
-	})
-}
-
-// Reconfigure applies a configuration between two decisions: limits, the terms of clients by session,
-// and what f changes in the engine.
-func (l *Loop) Reconfigure(ctx context.Context, limits Limits, terms map[model.SessionID]Terms, f func(e *engine.Engine)) error {
-	return l.call(ctx, func() {
-		now := clock.Now()
-		l.poll.sample(now)
-		l.Book.Replace(limits)
-		for _, c := range l.registry.clients {
-			t, ok := terms[c.ID]
-			if !ok {
-				t = c.hints.Terms
-			}
-			l.setTerms(now, c, t)
-		}
-		f(l.engine.Engine)
-		l.publishConfig()
-		l.engine.dirty = true
-	})
-}
-
-// SetAllTerms changes the terms of clients by session, between two decisions.
-func (l *Loop) SetAllTerms(ctx context.Context, terms map[model.SessionID]Terms) error {
-	return l.call(ctx, func() {
-		now := clock.Now()
-		for id, t := range terms {
-			if c := l.registry.clients[id]; c != nil {
-				l.setTerms(now, c, t)
-			}
-		}
-		l.engine.dirty = true
-	})
-}
-
-// setTerms replaces what the configuration gives to a client. Without a change of hint or limit the
-// engine is not notified.
-func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
-	changed := c.hints.SetTerms(t)
-	c.touch()
-	if changed {
-		l.hints.update(now, c)
-	}
-	l.holds.regroup(now, c)
 }

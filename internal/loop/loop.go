@@ -12,7 +12,6 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,22 +68,6 @@ type Loop struct {
 type input struct {
 	*engine.Engine
 	dirty bool
-}
-
-// registry finds clients and their queues.
-type registry struct {
-	clients map[model.SessionID]*Client
-	byPID   map[int][]*Client
-	bells   map[int32]*Client
-}
-
-// counters are the metrics of the passes. Any goroutine reads them.
-type counters struct {
-	beat                           atomic.Int64 // model.Time of the last heartbeat
-	wakes, rings, decisions        atomic.Uint64
-	counts                         atomic.Pointer[engine.Stats] // as of the last heartbeat
-	busyToDecision, decision, late driver.Histogram
-	scheduling                     atomic.Pointer[string]
 }
 
 // Limits that bound the work of one pass.

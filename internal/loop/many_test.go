@@ -71,10 +71,10 @@ func TestBareQueuesAreCounted(t *testing.T) {
 		}
 	})
 	c := h.Client(t, 0, wire.LevelAuto)
-	sessiontest.Await(t, "a bare queue", func() bool { return h.BareQueues() == 1 })
-	if all, err := h.Bare(t.Context()); err != nil || len(all) != 1 {
+	sessiontest.Await(t, "a bare queue", func() bool { return h.UnhookedQueues() == 1 })
+	if all, err := h.Unhooked(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
 	c.Queue(0)
-	sessiontest.Await(t, "an announced queue replaces it", func() bool { return h.BareQueues() == 0 && h.Loop.Stats().Queues == 1 })
+	sessiontest.Await(t, "an announced queue replaces it", func() bool { return h.UnhookedQueues() == 0 && h.Loop.Stats().Queues == 1 })
 }

@@ -48,14 +48,14 @@ func TestLongMemoryOfOneUser(t *testing.T) {
 	var s loop.Stats
 	sessiontest.Await(t, "all queues have a place, or none", func() bool {
 		s = h.Loop.Stats()
-		return s.Queues+s.Folded+s.RefusedQueues == 1+all
+		return s.Queues+s.Merged+s.RefusedQueues == 1+all
 	})
 	if _, err := h.Clients(t.Context()); err != nil { // a reader's copy
 		t.Fatal(err)
 	}
 	const mb = 1 << 20
 	heap, pages := (inUse()-before)/mb, session.MaxSessionsPerUID*wire.PageBytes/mb
-	t.Logf("%d queues, %d merged, %d refused: %d MB, and %d MB of shared pages", s.Queues, s.Folded, s.RefusedQueues, heap, pages)
+	t.Logf("%d queues, %d merged, %d refused: %d MB, and %d MB of shared pages", s.Queues, s.Merged, s.RefusedQueues, heap, pages)
 	if heap+pages > mostOfOneUser {
 		t.Errorf("one user costs %d MB, at most %d are stated", heap+pages, mostOfOneUser)
 	}

@@ -35,7 +35,7 @@ type account struct {
 	spent   time.Duration
 
 	queues int // of its clients, with a place of their own
-	merged int // of its clients; see fold.go
+	merged int // of its clients; see merge.go
 	adds   int // queues added since the heartbeat addsAt
 	addsAt uint64
 	// unlisted has the number of competing queues on each device that no driver lists.

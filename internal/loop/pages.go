@@ -20,8 +20,6 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file keeps clients and their queues in step with the pages, and applies decisions to them.
-
 // pages keeps clients and their queues in step with the pages.
 type pages struct {
 	engine    *input
@@ -77,14 +75,6 @@ func (p *pages) join(c *Client) error {
 	return nil
 }
 
-// programOf returns the command line of a client, for the recording.
-func (r *registry) programOf(id model.SessionID) string {
-	if c := r.clients[id]; c != nil {
-		return c.Command
-	}
-	return ""
-}
-
 // remove removes a client and releases its page and doorbell.
 func (p *pages) remove(c *Client) {
 	now := clock.Now()
@@ -123,18 +113,18 @@ func (p *pages) scan(now model.Time, c *Client) {
 		if q != nil && (v.Generation != q.generation || !v.InUse()) {
 			p.removeQueue(now, c, q)
 			q = nil
-			v = c.page.Queue(i) // removeQueue may have ended quiet
+			v = c.page.Queue(i) // removeQueue may have ended polling
 		}
 		if q == nil {
 			if !v.InUse() {
 				continue
 			}
-			host := p.merge.primaryFor(c, v.Device)
-			if !p.merge.mayHave(c, v.Device, host) {
+			primary := p.merge.primaryFor(c, v.Device)
+			if !p.merge.mayHave(c, v.Device, primary) {
 				refused++
 				continue
 			}
-			if q = p.addQueue(now, c, uint32(i), &v, host); q == nil {
+			if q = p.addQueue(now, c, uint32(i), &v, primary); q == nil {
 				continue
 			}
 		}
@@ -171,14 +161,14 @@ func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 		}
 		return
 	}
-	var fed feed
+	var how submission
 	at := seenAt(now, v)
 	switch {
 	case at == seenLate:
 	case v.Transitions == q.seen.transitions+1:
-		fed = feedOf(v, q.seen.changed)
+		how = submissionOf(v, q.seen.changed)
 	case v.Transitions == q.seen.transitions+2:
-		fed = feedBefore(v, q.seen.changed)
+		how = submissionBefore(v, q.seen.changed)
 	} // otherwise the busy period differs from the known one
 	again := v.Busy() && !q.polled && q.seen.changed != seenLate && v.FedNS > q.seen.changed
 	q.seen.transitions, q.seen.changed = v.Transitions, at
@@ -187,8 +177,8 @@ func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	switch {
 	case q.merge.own != q.busy && q.merge.busy == 0:
 		// A wait that ended an idle queue's segment comes before its next one.
-		p.activity.progressed(now, q, v, waited && v.Busy() || fed.submitted > 0)
-		p.activity.setBusy(now, c, q, q.merge.own, fed)
+		p.activity.progressed(now, q, v, waited && v.Busy() || how.submitted > 0)
+		p.activity.setBusy(now, c, q, q.merge.own, how)
 		if q.busy && waited && v.FedNS >= v.ChangedNS {
 			p.activity.progressed(now, q, v, true)
 		}
@@ -197,7 +187,7 @@ func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 			p.becameBusy = append(p.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
 		}
 	case again && q.merge.busy == 0:
-		p.progress.beganAgain(now, c, q, v, fed)
+		p.progress.beganAgain(now, c, q, v, how)
 	case q.polled:
 		// The state changed and changed back: restart the current period in the engine.
 		p.engine.SetBusy(now, q.id, !q.busy)
@@ -206,16 +196,9 @@ func (p *pages) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	}
 }
 
-// markChanged schedules an update of a device's worker: one, however many queues change.
-func (c *Client) markChanged(gpu model.DeviceID) {
-	if !slices.Contains(c.workers.changed, gpu) {
-		c.workers.changed = append(c.workers.changed, gpu)
-	}
-}
-
-// addQueue adds a queue that a client announced, as one of host unless that is nil. A client that floods
+// addQueue adds a queue that a client announced, merged with primary unless that is nil. A client that floods
 // its page gets its queues over several heartbeats.
-func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView, host *queue) *queue {
+func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView, primary *queue) *queue {
 	if !p.merge.mayAdd(c) {
 		return nil
 	}
@@ -226,9 +209,9 @@ func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueV
 	}
 	c.page.SetTell(int(index), 0) // of the slot's last queue
 	c.requests.Enter(now, &q.period, v)
-	if host != nil {
-		p.poll.end(now, c, host)
-		p.merge.add(now, c, host, q)
+	if primary != nil {
+		p.poll.end(now, c, primary)
+		p.merge.add(now, c, primary, q)
 		return q
 	}
 	p.enter(now, c, q)
@@ -246,7 +229,7 @@ func (p *pages) enter(now model.Time, c *Client, q *queue) {
 	c.account.queues++
 	c.queues[q.id.Index] = q
 	c.counts.queues[q.device]++
-	p.merge.queueCount.Add(1)
+	p.merge.queues.Add(1)
 	regroup := c.hints.Count(&q.hints, 1)
 	can := c.queueCapability(q)
 	q.level, _ = can.Resolve(c.hints.Hint.Level)
@@ -299,7 +282,7 @@ func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
 	if c.counts.queues[q.device]--; c.counts.queues[q.device] == 0 {
 		delete(c.counts.queues, q.device)
 	}
-	p.merge.queueCount.Add(-1)
+	p.merge.queues.Add(-1)
 	switch {
 	case c.hints.Count(&q.hints, -1):
 		p.hints.update(now, c)
@@ -308,25 +291,6 @@ func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
 	}
 	p.engine.dirty = true
 	c.markChanged(q.device)
-}
-
-// deviceCapability returns what the drivers can do to a client on a device, and the reason for a
-// limit.
-func (c *Client) deviceCapability(gpu model.DeviceID) driver.Capability {
-	if why := c.workers.off[gpu]; why != "" {
-		return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
-	}
-	if can, ok := c.caps[gpu]; ok {
-		return can
-	}
-	why, _ := c.session.Hardware().Why()
-	return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
-}
-
-// best returns the highest level that the drivers support for a client on a device.
-func (c *Client) best(gpu model.DeviceID) model.Level {
-	level, _ := c.deviceCapability(gpu).Resolve(model.LevelAuto)
-	return level
 }
 
 // setCaps applies the result of a probe.
@@ -350,26 +314,6 @@ func (p *pages) setCaps(c *Client, caps map[model.DeviceID]driver.Capability) {
 	}
 }
 
-// addAttached gives an attached client one queue on each GPU that it uses. Its work is estimated: the
-// queue starts busy.
-func (p *pages) addAttached(c *Client) {
-	for _, q := range c.queues {
-		if _, ok := c.caps[q.device]; !ok {
-			p.removeQueue(clock.Now(), c, q)
-		}
-	}
-	for gpu, can := range c.caps {
-		if c.counts.queues[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
-			id := model.QueueID{Session: c.ID}
-			for c.queues[id.Index] != nil {
-				id.Index++
-			}
-			p.enter(clock.Now(), c, &queue{id: id, device: gpu, generation: 1, seen: reading{transitions: 1}, busy: true})
-		}
-	}
-	p.dispatch.updateWorkers(c)
-}
-
 // serveDoorbell reads the page of a client that rang, unless its user has used its share.
 func (p *pages) serveDoorbell(now model.Time, c *Client) {
 	a := c.account
@@ -385,37 +329,4 @@ func (p *pages) serveDoorbell(now model.Time, c *Client) {
 	start := clock.Now()
 	p.scan(now, c)
 	a.spend(clock.Now().Sub(start))
-}
-
-func (p *pages) takeHint(c *Client, f *wire.HintFrame) {
-	if p.registry.clients[c.ID] == nil {
-		return
-	}
-	now := clock.Now()
-	c.touch()
-	change := f.Hint.Change()
-	if f.Queue == wire.QueueAll {
-		if f.Hint.Said&wire.HintPolicy != 0 {
-			p.hints.requestPolicy(c, f.PolicyString())
-		}
-		p.hints.warn(c, c.hints.Say(&change))
-		if c.admitHints(len(c.queues)) {
-			p.hints.update(now, c)
-		}
-		return
-	}
-	q := c.queues[f.Queue]
-	if q == nil || q.generation != f.Generation {
-		p.scan(now, c) // the hint may arrive before the doorbell
-		if q = c.queues[f.Queue]; q == nil || q.generation != f.Generation {
-			return
-		}
-	}
-	had := q.hints.Separate()
-	p.hints.warn(c, c.hints.SayQueue(&q.hints, &change))
-	c.countSeparate(q, had, q.hints.Separate())
-	if c.admitHints(1) {
-		p.engine.SetQueueHint(now, q.id, c.hints.EffectiveForEngine(&q.hints))
-		p.engine.dirty = true
-	}
 }

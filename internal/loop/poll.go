@@ -7,15 +7,13 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file silences doorbells that no decision depends on. While a queue is alone (engine.Alone),
-// its client does not ring, so a program that has the GPU to itself makes no system call per
-// transition. The loop reads the queue's state with every heartbeat, and its busy time from the total
-// that the client keeps.
+// poller reads the queues whose clients do not ring, one per device at most. No decision depends on the
+// doorbell of a queue that is alone (engine.Alone). Its client then does not ring, so a program that
+// has the GPU to itself makes no system call per transition. The loop reads the queue's state with
+// every heartbeat, and its busy time from the total that the client keeps.
 //
-// No transition is lost at the end of quiet. The client first changes the page and then reads the
-// quiet flag; wire.Page.Listen first clears the flag and then reads the page.
-
-// poller reads the queues whose clients do not ring, one per device at most.
+// No transition is lost at the end of polling. The client first changes the page and then reads the
+// flag; wire.Page.Listen first clears the flag and then reads the page.
 type poller struct {
 	engine   *input
 	registry *registry
@@ -28,18 +26,18 @@ type poller struct {
 	ended  []*queue // scratch of endListed
 }
 
-// endStale ends quiet for the queues that are no longer alone. It runs before a decision, which then
+// endStale ends polling for the queues that are no longer alone. It runs before a decision, which then
 // has the current state of those queues. Only devices with something new can have such a queue.
 func (p *poller) endStale(now model.Time) {
 	p.engine.EachPending(func(gpu model.DeviceID) {
 		if q := p.queues[gpu]; q != nil && !p.engine.Alone(q.id) {
-			p.ended = append(p.ended, q) // ending quiet changes what is pending
+			p.ended = append(p.ended, q) // the end changes what is pending
 		}
 	})
 	p.endListed(now)
 }
 
-// begin silences the queues that are alone after a decision.
+// begin polls the queues that are alone after a decision.
 func (p *poller) begin(now model.Time) {
 	p.engine.EachAlone(func(gpu model.DeviceID, id model.QueueID, alone bool) {
 		if !alone {
@@ -48,14 +46,11 @@ func (p *poller) begin(now model.Time) {
 			}
 			return
 		}
-		c := p.registry.clients[id.Session]
-		if c == nil {
-			return
-		}
-		q := c.queues[id.Index]
+		q := p.registry.queue(id)
 		if q == nil || q.polled || q.gate == nil || len(q.merge.members) > 0 { // estimated queues have no doorbell
 			return
 		}
+		c := q.owner
 		v := c.page.Queue(int(id.Index))
 		if v.Generation != q.generation {
 			return // the slot was reused, and its doorbell is pending
@@ -69,7 +64,7 @@ func (p *poller) begin(now model.Time) {
 	p.endListed(now)
 }
 
-// endListed ends quiet for the queues in l.ended.
+// endListed ends polling for the queues in p.ended.
 func (p *poller) endListed(now model.Time) {
 	for i, q := range p.ended {
 		p.end(now, q.owner, q)
@@ -79,7 +74,7 @@ func (p *poller) endListed(now model.Time) {
 	p.ended = p.ended[:0]
 }
 
-// end ends quiet for a queue; the caller updates the workers.
+// end ends polling a queue; the caller updates the workers.
 func (p *poller) end(now model.Time, c *Client, q *queue) {
 	if !q.polled {
 		return
@@ -97,7 +92,7 @@ func (p *poller) end(now model.Time, c *Client, q *queue) {
 	p.activity.note(now, q)
 }
 
-// sample reads the state of the quiet queues, of all devices: each shows its work at heartbeats only.
+// sample reads the state of the polled queues of all devices. Each shows its work at heartbeats only.
 func (p *poller) sample(now model.Time) {
 	for _, q := range p.queues {
 		if !p.engine.Alone(q.id) {

@@ -10,10 +10,8 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file reads from the page how a program submits its work.
-
 // seenLate marks a timestamp as unreliable: the engine observed this transition late, because the
-// queue is quiet or its user throttled. The busy period then looks shorter than it is. No request
+// queue is polled or its user throttled. The busy period then seems shorter than it is. No request
 // begins after this value.
 const seenLate = math.MaxUint64
 
@@ -25,30 +23,30 @@ func seenAt(now model.Time, v *wire.QueueView) uint64 {
 	return v.ChangedNS
 }
 
-// feed is how a busy period was submitted; the fields are as for engine.SetIdleAfter.
-type feed struct{ submitted, waited time.Duration }
+// submission is how a busy period was submitted; the fields are as for engine.SetIdleAfter.
+type submission struct{ submitted, waited time.Duration }
 
-// feedOf returns how the busy period that began at a time was submitted.
-func feedOf(v *wire.QueueView, began uint64) feed {
+// submissionOf returns how the busy period that began at a time was submitted.
+func submissionOf(v *wire.QueueView, began uint64) submission {
 	switch {
 	case v.Busy() || began == seenLate:
-		return feed{}
+		return submission{}
 	case v.FedNS < began:
-		return feed{submitted: model.NotWaited}
+		return submission{submitted: model.NotWaited}
 	}
-	fed := v.Fed(began)
-	if fed == 0 {
-		return feed{}
+	took := v.Fed(began)
+	if took == 0 {
+		return submission{}
 	}
-	return feed{fed, time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
+	return submission{took, time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
 }
 
-// feedBefore returns how the busy period that began at a time was submitted, if another one has begun.
-func feedBefore(v *wire.QueueView, began uint64) feed {
+// submissionBefore returns how the busy period that began at a time was submitted, if another one has begun.
+func submissionBefore(v *wire.QueueView, began uint64) submission {
 	if !v.Busy() || began == seenLate || v.FedNS <= began || v.FedNS >= v.ChangedNS {
-		return feed{}
+		return submission{}
 	}
-	return feed{time.Duration((v.FedNS - began) & (1<<63 - 1)), time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
+	return submission{time.Duration((v.FedNS - began) & (1<<63 - 1)), time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
 }
 
 // progress follows how programs submit their work.
@@ -59,12 +57,12 @@ type progress struct {
 	due      []model.QueueID // scratch of read
 }
 
-// beganAgain separates two requests that would look like one: the program waited, and its queue was idle for a moment that
-// nobody saw. fed is how the first one was submitted.
-func (p *progress) beganAgain(now model.Time, c *Client, q *queue, v *wire.QueueView, fed feed) {
-	p.activity.progressed(now, q, v, fed.submitted > 0)
-	p.activity.setBusy(now, c, q, false, fed)
-	p.activity.setBusy(now, c, q, true, feed{})
+// beganAgain separates two requests that would count as one: the program waited, and its queue was idle
+// for a moment between two readings. how is how the first one was submitted.
+func (p *progress) beganAgain(now model.Time, c *Client, q *queue, v *wire.QueueView, how submission) {
+	p.activity.progressed(now, q, v, how.submitted > 0)
+	p.activity.setBusy(now, c, q, false, how)
+	p.activity.setBusy(now, c, q, true, submission{})
 	if v.FedNS >= v.ChangedNS {
 		p.activity.progressed(now, q, v, true)
 	}
@@ -73,26 +71,22 @@ func (p *progress) beganAgain(now model.Time, c *Client, q *queue, v *wire.Queue
 
 // request asks a client for its progress while decisions depend on it.
 func (p *progress) request(c *Client, q *queue) {
-	tell := uint32(0)
+	reports := uint32(0)
 	if q.gate != nil && !q.polled && p.engine.Follow(q.id) {
-		tell = wire.TellProgress | wire.TellWait
+		reports = wire.TellProgress | wire.TellWait
 	}
-	q.ask(c, reportSegments, tell)
+	q.ask(c, reportSegments, reports)
 }
 
 // read reads the progress of the programs whose next wait is near.
 func (p *progress) read(now model.Time) {
 	p.due = p.engine.ProgressDue(now, p.due[:0])
 	for _, id := range p.due {
-		c := p.registry.clients[id.Session]
-		if c == nil {
-			continue
-		}
-		q := c.queues[id.Index]
+		q := p.registry.queue(id)
 		if q == nil || q.gate == nil {
 			continue
 		}
-		v := c.page.Queue(int(id.Index))
+		v := q.owner.page.Queue(int(id.Index))
 		if v.Generation != q.generation || v.Transitions != q.seen.transitions {
 			continue // its doorbell is pending
 		}

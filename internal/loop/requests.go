@@ -11,9 +11,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file reads the requests of clients and their busy periods from the pages.
-
-// requestReader finds the requests of clients.
+// requestReader reads the requests of clients and their busy periods from the pages.
 type requestReader struct {
 	engine *input
 	pace   *pacer

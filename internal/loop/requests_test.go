@@ -52,7 +52,7 @@ func (b *bench) set(slot int, busy bool) {
 func (b *bench) addRival() {
 	b.h.EngineOnLoop().AddQueue(b.now, model.Queue{ID: rival, PID: 99, Device: sessiontest.GPU, Level: model.LevelBlock, Hint: model.Hint{Priority: 10}})
 	b.h.DecideAt(b.now)
-	if b.client.QueueQuiet(0) {
+	if b.client.QueuePolled(0) {
 		b.t.Fatal("quiet beside another program")
 	}
 }

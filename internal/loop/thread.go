@@ -3,6 +3,8 @@
 package loop
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -87,3 +89,45 @@ func (t *thread) Stop() {
 
 // Done is closed when the loop has ended, by Stop or because it can't go on.
 func (t *thread) Done() <-chan struct{} { return t.done }
+
+func (t *thread) ring() {
+	t.fdMu.RLock()
+	defer t.fdMu.RUnlock()
+	if t.closed {
+		return
+	}
+	one := [8]byte{1}
+	_, _ = unix.Write(t.wake, one[:])
+}
+
+// call runs f on the loop and waits for it. After an error f was not run and never will be, so the
+// caller owns the variables that f writes.
+func (t *thread) call(ctx context.Context, f func()) error {
+	var taken atomic.Bool // by the loop, or by a caller that gives up
+	done := make(chan struct{})
+	err := t.post(ctx, func() {
+		if taken.CompareAndSwap(false, true) {
+			f()
+			close(done)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-t.done:
+		err = ErrStopped
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if taken.CompareAndSwap(false, true) {
+		return err
+	}
+	<-done // f runs, or has run
+	return nil
+}
+
+// ErrStopped reports a request to a loop that has ended.
+var ErrStopped = errors.New("the daemon is stopping")

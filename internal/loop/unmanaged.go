@@ -3,17 +3,13 @@
 package loop
 
 import (
-	"context"
-
-	"xsched/internal/clock"
 	"xsched/internal/model"
 )
 
-// This file knows which GPUs unmanaged programs share. Next to such a program a tenant with a tiny
-// timeslice starves. A GPU therefore counts as shared until a scan has shown the opposite. A client
-// that the device does not let us control counts like an unmanaged program.
-
-// unmanaged is the result of the last scan, and of events since.
+// unmanaged knows which GPUs unmanaged programs share, from the last scan and events since. Next to
+// such a program a tenant with a tiny timeslice starves. A GPU therefore counts as shared until a scan
+// has shown the opposite. A client that the device does not let us control counts like an unmanaged
+// program.
 type unmanaged struct {
 	engine   *input
 	registry *registry
@@ -94,29 +90,4 @@ func (u *unmanaged) forget() {
 	if len(u.registry.clients) == 0 {
 		u.scanned = false
 	}
-}
-
-// SetOutsiders reports the GPUs that programs without a session use, as of a complete scan.
-func (l *Loop) SetOutsiders(ctx context.Context, gpus map[model.DeviceID]bool) error {
-	return l.call(ctx, func() {
-		now := clock.Now()
-		for gpu := range l.unmanaged.on {
-			if !gpus[gpu] {
-				l.unmanaged.share(now, gpu, false)
-			}
-		}
-		for gpu, shared := range gpus {
-			l.unmanaged.share(now, gpu, shared)
-		}
-		l.unmanaged.scanned = len(l.registry.clients) > 0
-	})
-}
-
-// AddOutsider reports that a program on these GPUs just became unmanaged.
-func (l *Loop) AddOutsider(ctx context.Context, gpus []model.DeviceID) error {
-	return l.call(ctx, func() {
-		for _, gpu := range gpus {
-			l.unmanaged.share(clock.Now(), gpu, true)
-		}
-	})
 }

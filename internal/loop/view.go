@@ -3,14 +3,12 @@
 package loop
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/meter"
@@ -120,142 +118,5 @@ func (c *Client) view(now model.Time, cfg *engine.Config) ClientView {
 	return v
 }
 
-// inForce returns the level of a queue, and the reason if it is not the highest or not the requested
-// one. It is computed anew: the mode may override the hint, and the reason may have changed.
-func (c *Client) inForce(cfg *engine.Config, q *queue) (model.Level, string) {
-	want := c.hints.Hint.Level
-	if cfg := cfg.On(q.device); cfg.Mode == model.ModeLevel {
-		want = cfg.ForceLevel
-	}
-	level, reason := c.queueCapability(q).Resolve(want)
-	switch {
-	case c.workers.off[q.device] != "":
-	case q.unproved != "":
-		reason = q.unproved
-	case c.Attached && level == model.LevelBlock:
-		reason = "the process has no shim that holds launches: level 1 has no effect"
-	case q.guessed() && level == model.LevelBlock:
-		reason = "the runtime is not hooked, so no gate holds launches: level 1 has no effect"
-	}
-	return level, reason
-}
-
-// route returns the mechanism that preempts a queue at a level.
-func (c *Client) route(q *queue, level model.Level) string {
-	if level <= model.LevelBlock {
-		return "gate"
-	}
-	return c.caps[q.device].Route
-}
-
-// edit runs f on every client of a process, on the loop.
-func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error {
-	found, failed := false, error(nil)
-	err := l.call(ctx, func() {
-		for _, c := range l.registry.byPID[pid] {
-			found = true
-			failed = errors.Join(failed, f(c))
-			c.touch()
-		}
-	})
-	switch {
-	case err != nil:
-		return err
-	case !found:
-		return ErrUnknownPID
-	}
-	return failed
-}
-
 // ErrUnknownQueue reports a queue that the process does not have.
 var ErrUnknownQueue = errors.New("no such queue")
-
-// Settle waits until what was decided after the last change of a process is in force: in its pages, and
-// on its hardware queues.
-func (l *Loop) Settle(ctx context.Context, pid int) error {
-	if _, err := l.snapshot(ctx); err != nil { // taken behind a decision
-		return err
-	}
-	var workers []*driver.Worker
-	err := l.edit(ctx, pid, func(c *Client) error {
-		workers = slices.AppendSeq(workers, maps.Values(c.session.Workers()))
-		return nil
-	})
-	for _, w := range workers {
-		if err == nil {
-			err = w.Settle(ctx)
-		}
-	}
-	return err
-}
-
-// Kept returns what control clients have set for a process.
-func (l *Loop) Kept(ctx context.Context, pid int) (Kept, error) {
-	var out Kept
-	err := l.edit(ctx, pid, func(c *Client) error {
-		out = c.hints.Kept()
-		out.Held = c.hold.byHand
-		return nil
-	})
-	return out, err
-}
-
-// Identities returns the clients that have joined.
-func (l *Loop) Identities(ctx context.Context) ([]Identity, error) {
-	var out []Identity
-	err := l.call(ctx, func() {
-		out = slices.Grow(out, len(l.registry.clients))
-		for _, c := range l.registry.clients {
-			out = append(out, c.Identity)
-		}
-	})
-	return out, err
-}
-
-// Engine runs f with the engine on the loop, which then decides.
-func (l *Loop) Engine(ctx context.Context, f func(e *engine.Engine)) error {
-	return l.call(ctx, func() {
-		l.poll.sample(clock.Now())
-		f(l.engine.Engine)
-		l.publishConfig()
-		l.engine.dirty = true
-	})
-}
-
-// Wedge blocks the loop, for fault injection.
-func (l *Loop) Wedge(ctx context.Context, d time.Duration) error {
-	return l.post(ctx, func() { time.Sleep(d) })
-}
-
-// Stats are the metrics of the loop.
-type Stats struct {
-	Scheduling                     string
-	Queues                         int
-	Wakes, Rings, Decisions        uint64
-	BusyToDecision, Decision, Late *driver.Histogram
-	Waits                          *driver.Histogram
-	Snapshots                      uint64       // published to readers
-	Folded, RefusedQueues          int          // queues beyond their user's limit, and beyond all limits
-	Throttled                      uint64       // doorbells ignored until the next window
-	Busy                           uint64       // requests refused because the user has too many
-	Heartbeat                      model.Time   // the last one
-	Engine                         engine.Stats // as of the last heartbeat
-}
-
-// Stats returns the metrics. It works while the loop is blocked.
-func (l *Loop) Stats() Stats {
-	st := Stats{
-		Queues: int(l.merge.queueCount.Load()),
-		Wakes:  l.stats.wakes.Load(), Rings: l.stats.rings.Load(), Decisions: l.stats.decisions.Load(),
-		BusyToDecision: &l.stats.busyToDecision, Decision: &l.stats.decision, Late: &l.stats.late, Waits: &l.activity.waits,
-		Heartbeat: model.Time(l.stats.beat.Load()), Snapshots: l.snapshots.Load(),
-		Folded: int(l.merge.folded.Load()), RefusedQueues: int(l.merge.refusedQueues.Load()), Throttled: l.pace.throttles.Load(), Busy: l.refused.Load(),
-	}
-	if p := l.stats.scheduling.Load(); p != nil {
-		st.Scheduling = *p
-	}
-	if counts := l.stats.counts.Load(); counts != nil {
-		st.Engine = *counts
-	}
-	return st
-}

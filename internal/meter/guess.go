@@ -11,7 +11,7 @@ import (
 // This file estimates when programs without hooks have work. CPU time is the only evidence. A
 // program that sleeps until its kernel ends uses none while it is suspended. Treating it as busy
 // would give an idle program every second turn; treating it as idle would starve one with a long
-// kernel. So its last observed state counts, and a program that looks idle gets a short probing
+// kernel. So its last observed state counts, and a program that seems idle gets a short probing
 // turn from time to time.
 
 const (
@@ -38,7 +38,7 @@ type Guess struct {
 	starved bool          // made no progress between since and the last observation
 }
 
-// Standing is the engine's view of a queue. Apart from a suspension, tiny timeslices and a
+// Standing is the engine's view of a queue. Besides a suspension, tiny timeslices and a
 // latency-critical queue with short gaps keep a queue from making progress.
 type Standing struct {
 	Kept    bool // the queue cannot make progress now

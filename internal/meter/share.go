@@ -13,7 +13,7 @@ import (
 // This file computes shares of the last second, from samples of the total times.
 const (
 	shareStep    = 250 * time.Millisecond
-	shareSamples = 5 // the first and the last are a second apart
+	shareSamples = 5 // from the first to the last is a second
 )
 
 // recentUse is the share of the last second during which something was used.

@@ -54,7 +54,7 @@ func (t *deviceUse) set(now model.Time, active bool) (changed bool) {
 }
 
 // turns is a clock that divides a GPU's time among the clients that use it at once: it runs at 1/n of
-// real time while n clients do. So the times of all clients together never exceed real time.
+// real time while n clients do. So the sum of all clients' times never exceeds real time.
 type turns struct {
 	clients int
 	changed model.Time

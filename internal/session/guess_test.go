@@ -19,9 +19,9 @@ func TestGuessIsKept(t *testing.T) {
 	_ = c.Conn.SetReadDeadline(time.Time{})
 	go c.obey()
 	c.announce(t, computeQueue(0))
-	var s loop.BareClient
+	var s loop.UnhookedClient
 	sessiontest.Await(t, "a bare session", func() bool {
-		all, err := h.Bare(t.Context())
+		all, err := h.Unhooked(t.Context())
 		if err != nil || len(all) != 1 {
 			return false
 		}

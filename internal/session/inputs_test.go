@@ -79,11 +79,11 @@ func TestUnmanagedReachesTheEngine(t *testing.T) {
 	low.Busy(0, true)
 	high.Busy(0, true)
 	sessiontest.Await(t, "slices protect the high", func() bool { low, high := slice(); return low && high })
-	if err := h.AddOutsider(context.Background(), []model.DeviceID{sessiontest.GPU}); err != nil {
+	if err := h.AddUnmanaged(context.Background(), []model.DeviceID{sessiontest.GPU}); err != nil {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "no tiny slice beside a stranger", func() bool { low, high := slice(); return !low && !high })
-	if err := h.SetOutsiders(context.Background(), nil); err != nil {
+	if err := h.SetUnmanaged(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "slices again", func() bool { low, high := slice(); return low && high })

@@ -322,7 +322,7 @@ func TestBareQueues(t *testing.T) {
 		q := queues()
 		return len(q) == 1 && q[0].Index >= wire.MaxQueues && q[0].Level == model.LevelDeactivate && !q[0].Busy
 	})
-	bare, err := h.Bare(context.Background())
+	bare, err := h.Unhooked(context.Background())
 	if err != nil || len(bare) != 1 {
 		t.Fatalf("%+v %v", bare, err)
 	}
@@ -344,7 +344,7 @@ func TestBareQueues(t *testing.T) {
 	c.Ring()
 	sessiontest.Await(t, "none is left", func() bool { return len(queues()) == 0 })
 	c.announce(t, computeQueue(1))
-	if bare, err := h.Bare(context.Background()); err != nil || len(bare) != 0 {
+	if bare, err := h.Unhooked(context.Background()); err != nil || len(bare) != 0 {
 		t.Errorf("%+v %v", bare, err)
 	}
 	c.Close()

@@ -13,7 +13,7 @@ import (
 type Grant struct {
 	Ceiling *model.Priority  // highest priority, whatever the limit of the user is; nil: that limit
 	Share   int              // largest share in percent; 0: the user's limit, as best effort if there is a ceiling
-	Pool    string           // has Share together; empty: each program has its own
+	Pool    string           // name of those who have Share in common; empty: each program has its own
 	Pinned  model.HintChange // hints that the program and its user can't change
 	// Devices are the GPUs that the pod may use; empty: all. Elsewhere its programs are best effort.
 	Devices []model.DeviceID

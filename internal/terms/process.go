@@ -185,7 +185,7 @@ func (p *Process) highest() *model.Priority {
 	return p.Terms.Grant.Ceiling
 }
 
-// pool names those who have one share together. Without a share, a granted program is best effort. Empty:
+// pool names those who have one share in common. Without a share, a granted program is best effort. Empty:
 // it has no grant, or the administrator gave the process its own share.
 func (p *Process) pool() string {
 	switch g := &p.Terms.Grant; {

@@ -3,46 +3,19 @@
 package loop
 
 import (
-	"context"
-
 	"xsched/internal/clock"
 	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
 
-// This file handles bare clients: programs that joined, but whose runtime is not hooked. Only their
-// hardware queues are visible. A bare client gets one queue per GPU, as an attached one does, until
-// it announces a queue there. It counts as idle until it uses CPU time.
-
-// BareClient is a client with queues whose work is estimated.
-type BareClient struct {
+// UnhookedClient is a program that joined, but whose runtime is not hooked. Only its hardware queues are
+// visible. It gets one queue per GPU, as an attached one does, until it announces a queue there. It
+// counts as idle until it uses CPU time.
+type UnhookedClient struct {
 	ID   model.SessionID
 	PID  int
 	User identity.User
-}
-
-// Bare returns the bare clients. A client that has called a hook meanwhile is no longer bare: it
-// announces its queues.
-func (l *Loop) Bare(ctx context.Context) ([]BareClient, error) {
-	if l.pages.unhookedQueues.Load() == 0 {
-		return nil, nil
-	}
-	var out []BareClient
-	err := l.call(ctx, func() {
-		for c := range l.pages.unhooked {
-			if c.page.Counters().HookedCalls > 0 {
-				for gpu := range c.hooks.missing {
-					l.pages.markHooked(c, gpu)
-				}
-				l.dispatch.updateWorkers(c)
-			}
-			if len(c.hooks.missing) > 0 {
-				out = append(out, BareClient{c.ID, c.PID, c.User})
-			}
-		}
-	})
-	return out, err
 }
 
 // clientHooks says where a client announces its queues.
@@ -96,7 +69,7 @@ func (p *pages) markHooked(c *Client, gpu model.DeviceID) {
 	}
 }
 
-// dropUnhooked is the part of removeQueue for bare clients.
+// dropUnhooked is the part of removeQueue for unhooked clients.
 func (p *pages) dropUnhooked(c *Client, q *queue) {
 	if c.hooks.missing[q.device] == q {
 		delete(c.hooks.missing, q.device)
@@ -104,5 +77,58 @@ func (p *pages) dropUnhooked(c *Client, q *queue) {
 		if len(c.hooks.missing) == 0 {
 			delete(p.unhooked, c)
 		}
+	}
+}
+
+// addAttached gives an attached client one queue on each GPU that it uses. Its work is estimated: the
+// queue starts busy.
+func (p *pages) addAttached(c *Client) {
+	for _, q := range c.queues {
+		if _, ok := c.caps[q.device]; !ok {
+			p.removeQueue(clock.Now(), c, q)
+		}
+	}
+	for gpu, can := range c.caps {
+		if c.counts.queues[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
+			id := model.QueueID{Session: c.ID}
+			for c.queues[id.Index] != nil {
+				id.Index++
+			}
+			p.enter(clock.Now(), c, &queue{id: id, device: gpu, generation: 1, seen: reading{transitions: 1}, busy: true})
+		}
+	}
+	p.dispatch.updateWorkers(c)
+}
+
+func (p *pages) takeHint(c *Client, f *wire.HintFrame) {
+	if p.registry.clients[c.ID] == nil {
+		return
+	}
+	now := clock.Now()
+	c.touch()
+	change := f.Hint.Change()
+	if f.Queue == wire.QueueAll {
+		if f.Hint.Said&wire.HintPolicy != 0 {
+			p.hints.requestPolicy(c, f.PolicyString())
+		}
+		p.hints.warn(c, c.hints.Say(&change))
+		if c.admitHints(len(c.queues)) {
+			p.hints.update(now, c)
+		}
+		return
+	}
+	q := c.queues[f.Queue]
+	if q == nil || q.generation != f.Generation {
+		p.scan(now, c) // the hint may arrive before the doorbell
+		if q = c.queues[f.Queue]; q == nil || q.generation != f.Generation {
+			return
+		}
+	}
+	had := q.hints.Separate()
+	p.hints.warn(c, c.hints.SayQueue(&q.hints, &change))
+	c.countSeparate(q, had, q.hints.Separate())
+	if c.admitHints(1) {
+		p.engine.SetQueueHint(now, q.id, c.hints.EffectiveForEngine(&q.hints))
+		p.engine.dirty = true
 	}
 }

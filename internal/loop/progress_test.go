@@ -56,8 +56,8 @@ func TestFedIsLearntFromWholeRequests(t *testing.T) {
 		c.Page.SetBusy(0, false, pass(ms/10))
 		other := model.QueueID{Session: 99}
 		h.EngineOnLoop().AddQueue(now, model.Queue{ID: other, PID: 99, Device: sessiontest.GPU})
-		h.EndQuietAt(now)
-		if known.QueueQuiet(0) {
+		h.EndPollingAt(now)
+		if known.QueuePolled(0) {
 			t.Error("quiet beside another one")
 		}
 		learnt("seen late", 0)
@@ -100,7 +100,7 @@ func besideLow(h *sessiontest.Fixture, known *loop.Client, now model.Time) (*eng
 	e.AddQueue(now, model.Queue{ID: low, PID: 99, Device: sessiontest.GPU, Level: model.LevelInterrupt, Slices: true})
 	e.SetLevel(now, model.QueueID{Session: known.ID}, model.LevelInterrupt, model.LevelInterrupt, true)
 	e.SetBusy(now, low, true)
-	h.EndQuietAt(now)
+	h.EndPollingAt(now)
 	return e, low
 }
 
@@ -215,7 +215,7 @@ func TestMomentsOfIdlenessAreNotNeeded(t *testing.T) {
 		id, other := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
 		e := h.EngineOnLoop()
 		e.AddQueue(now, model.Queue{ID: other, PID: 99, Device: sessiontest.GPU})
-		h.EndQuietAt(now)
+		h.EndPollingAt(now)
 		pass := func(d time.Duration) model.Time { now = now.Add(d); return now }
 		check := func(what string, learnt int, tell uint32) {
 			t.Helper()

@@ -30,10 +30,10 @@ func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
 	}
 	sessiontest.Await(t, "all queues are known", func() bool {
 		s := h.Loop.Stats()
-		return s.Queues+s.Folded == 3*each
+		return s.Queues+s.Merged == 3*each
 	})
-	if s := h.Loop.Stats(); s.Queues > loop.MaxUserQueues+3 || s.Folded == 0 {
-		t.Fatalf("%d queues and %d folded ones", s.Queues, s.Folded)
+	if s := h.Loop.Stats(); s.Queues > loop.MaxUserQueues+3 || s.Merged == 0 {
+		t.Fatalf("%d queues and %d folded ones", s.Queues, s.Merged)
 	}
 	high := h.Client(t, 0, wire.LevelBlock)
 	high.Queue(0)
@@ -88,7 +88,7 @@ func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
 	many[0].Ring()
 	sessiontest.Await(t, "places are free", func() bool {
 		s := h.Loop.Stats()
-		return s.Queues+s.Folded == 2*each+1
+		return s.Queues+s.Merged == 2*each+1
 	})
 	for i := range 10 {
 		c.Page.DestroyQueue(i) // the host is one of the first
@@ -103,7 +103,7 @@ func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
 	}
 	sessiontest.Await(t, "all have left", func() bool {
 		s := h.Loop.Stats()
-		return s.Queues == 1 && s.Folded == 0
+		return s.Queues == 1 && s.Merged == 0
 	})
 }
 
@@ -140,7 +140,7 @@ func TestQueuesBeyondAllLimits(t *testing.T) {
 	full := func(n int) func() bool {
 		return func() bool {
 			s := h.Loop.Stats()
-			return s.Queues+s.Folded+s.RefusedQueues == 1+n && s.Queues >= loop.MaxUserQueues && s.Folded == loop.MaxMerged
+			return s.Queues+s.Merged+s.RefusedQueues == 1+n && s.Queues >= loop.MaxUserQueues && s.Merged == loop.MaxMerged
 		}
 	}
 	sessiontest.Await(t, "the limits are reached", full(all))
@@ -168,7 +168,7 @@ func TestQueuesBeyondAllLimits(t *testing.T) {
 	many[0].Close()
 	sessiontest.Await(t, "its queues are forgotten", func() bool {
 		s := h.Loop.Stats()
-		return s.Queues+s.Folded+s.RefusedQueues == 2+all-wire.MaxQueues
+		return s.Queues+s.Merged+s.RefusedQueues == 2+all-wire.MaxQueues
 	})
 	for _, c := range many[1:] {
 		c.Ring()
@@ -179,7 +179,7 @@ func TestQueuesBeyondAllLimits(t *testing.T) {
 	}
 	sessiontest.Await(t, "all have left", func() bool {
 		s := h.Loop.Stats()
-		return s.Queues == 1 && s.Folded == 0 && s.RefusedQueues == 0
+		return s.Queues == 1 && s.Merged == 0 && s.RefusedQueues == 0
 	})
 }
 
@@ -196,7 +196,7 @@ func TestOffWhileSuspended(t *testing.T) {
 		c.Ring()
 		many = append(many, c)
 	}
-	sessiontest.Await(t, "all queues are known", func() bool { s := h.Loop.Stats(); return s.Queues+s.Folded == 3000 })
+	sessiontest.Await(t, "all queues are known", func() bool { s := h.Loop.Stats(); return s.Queues+s.Merged == 3000 })
 	c, slot := many[2], 999
 	c.Busy(slot, true)
 	c.Busy(0, true)

@@ -19,7 +19,7 @@ func TestSharedUntilScanned(t *testing.T) {
 		c.Loop.Scan = func() { scans.Add(1) }
 	})
 	shared := func() (out bool) {
-		_ = h.Call(t.Context(), func() { out = h.SharedWithOutsiders(sessiontest.GPU) })
+		_ = h.Call(t.Context(), func() { out = h.SharedWithUnmanaged(sessiontest.GPU) })
 		return out
 	}
 	first := h.Client(t, 0, wire.LevelAuto)
@@ -28,7 +28,7 @@ func TestSharedUntilScanned(t *testing.T) {
 	if !shared() {
 		t.Error("the GPU does not count as shared before the scan")
 	}
-	if err := h.SetOutsiders(t.Context(), nil); err != nil {
+	if err := h.SetUnmanaged(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	first.Queue(1)
