@@ -93,3 +93,14 @@ func (c *Client) ungranted() []model.DeviceID {
 	slices.Sort(out)
 	return out
 }
+
+// countSeparate counts the queues for which a control client has set a hint.
+func (c *Client) countSeparate(q *queue, had, has bool) {
+	if has && !had {
+		c.counts.separate[q.device]++
+	} else if had && !has {
+		if c.counts.separate[q.device]--; c.counts.separate[q.device] == 0 {
+			delete(c.counts.separate, q.device)
+		}
+	}
+}

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"xsched/internal/driver"
-	"xsched/internal/driver/gate"
+	"xsched/internal/engine"
 	"xsched/internal/identity"
 	"xsched/internal/meter"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
@@ -106,43 +107,6 @@ func (c *Client) groups() []int {
 	return c.Program.Groups
 }
 
-// queue is the loop's state of a page slot in use.
-type queue struct {
-	owner      *Client
-	id         model.QueueID
-	device     model.DeviceID
-	generation uint64
-	hints      terms.Queue
-	seen       reading
-	busy       bool
-	yields     bool   // it has work, and the hardware prefers the longer timeslices of others
-	unproved   string // why it does not compete, empty: it does; see admission.go
-	unlisted   bool   // competes on a device that no driver lists
-	level      model.Level
-	want       model.Desired
-	gate       *gate.Target // nil: the queue's work is estimated
-	late       bool         // in dispatcher.lateGates
-	estimate   meter.Guess  // used if gate is nil
-	merge      queueMerge
-	polled     bool // the client does not ring; see poll.go
-
-	stops  meter.Stops
-	use    meter.QueueUse
-	period meter.Period
-
-	copies  model.Copies // see copies.go
-	reports [reportUsers]uint32
-}
-
-// reading is what was last read from a queue's slot.
-type reading struct {
-	transitions uint64
-	changed     uint64 // last transition as the client dated it; see seenAt
-	submitted   uint64
-	bursts      uint64 // batches released to the device
-	waits       uint64 // of the program
-}
-
 // heldBy returns why a process is suspended whatever the policy says: any of its clients is. 0: it is not.
 func (r *registry) heldBy(pid int) int {
 	by := 0
@@ -192,3 +156,97 @@ func (c *Client) markChanged(gpu model.DeviceID) {
 		c.workers.changed = append(c.workers.changed, gpu)
 	}
 }
+
+// input is the engine, and whether it has something new to decide on.
+type input struct {
+	*engine.Engine
+	dirty bool
+}
+
+// clientMerge is the merger's state of a client.
+type clientMerge struct {
+	primaries map[model.DeviceID]*queue
+	waiting   bool // queues wait for the next heartbeat
+	refused   int  // queues in the page beyond the user's limits
+	adds      int  // queues added since the last heartbeat
+}
+
+// newPrimary chooses another primary queue on a GPU, after the last one has left.
+func (c *Client) newPrimary(gpu model.DeviceID) {
+	delete(c.merge.primaries, gpu)
+	for _, q := range c.queues {
+		if q.device == gpu && q.merge.primary == nil {
+			c.merge.primaries[gpu] = q
+			return
+		}
+	}
+}
+
+// hintUpdates is the hinter's state of a client.
+type hintUpdates struct {
+	admitted int  // queues whose hint was updated since the last heartbeat
+	waiting  bool // further updates wait for the next heartbeat
+	listed   bool // in hinter.waiting
+}
+
+// hold is whether a client is suspended whatever the policy says.
+type hold struct{ byHand, byGroup bool }
+
+// stopped reports whether a client is suspended whatever the policy says.
+func (c *Client) stopped() bool { return c.hold.byHand || c.hold.byGroup }
+
+// clientWorkers is the dispatcher's state of a client.
+type clientWorkers struct {
+	sent    map[model.DeviceID]model.Desired // last state requested from each worker
+	off     map[model.DeviceID]string        // why scheduling is off there
+	changed []model.DeviceID                 // devices whose worker is not yet updated
+}
+
+// clientHooks says where a client announces its queues.
+type clientHooks struct {
+	seen    map[model.DeviceID]bool   // it has announced a queue there
+	missing map[model.DeviceID]*queue // it has announced none; the work of this queue is estimated
+}
+
+// clientSnapshot is the publisher's state of a client.
+type clientSnapshot struct {
+	outdated bool        // the client has changed since the copy
+	last     *clientCopy // nil: none yet
+}
+
+// touch marks a client as changed since the last snapshot.
+func (c *Client) touch() {
+	if c != nil { // nil: a queue of no client, in tests
+		c.copy.outdated = true
+	}
+}
+
+// places is the number of queues with a place of their own.
+func (c *Client) places() (n int) {
+	for _, k := range c.counts.queues {
+		n += k
+	}
+	return n
+}
+
+// clientCopy is the state of a client. Consecutive snapshots share the copies of unchanged clients.
+type clientCopy struct {
+	Client
+	copies []queue
+	// protections is what protection gains it and costs others, by device.
+	protections []policy.ProtectionStatus
+	busy        bool // a queue has work, so its counters change without the loop's knowledge
+}
+
+func (c *Client) admitHints(queues int) bool {
+	if c.updates.admitted > 0 && c.updates.admitted+queues > hintsPerTick {
+		c.updates.waiting = true
+		return false
+	}
+	c.updates.admitted += queues
+	return true
+}
+
+// hintsPerTick limits the hint updates of one client per heartbeat, counted in queues. Further
+// updates wait for the next heartbeat.
+const hintsPerTick = 256

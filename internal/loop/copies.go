@@ -10,26 +10,6 @@ import (
 // This file finds programs that only copy (model.Copies). While a queue counts as one, its client rings
 // the doorbell at its next launch, so that its first kernel is noticed even if the queue is busy already.
 
-// Users of queue.reports.
-const (
-	reportCopies = iota
-	reportSegments
-	reportUsers
-)
-
-// ask sets the reports that one user wants from a queue's client.
-func (q *queue) ask(c *Client, user int, reports uint32) {
-	if q.reports[user] == reports {
-		return
-	}
-	q.reports[user] = reports
-	all := uint32(0)
-	for _, t := range q.reports {
-		all |= t
-	}
-	c.page.SetTell(int(q.id.Index), all)
-}
-
 // readCopies updates whether a queue has copies only.
 func (p *progress) readCopies(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	was := q.copies.Only

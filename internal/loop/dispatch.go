@@ -31,13 +31,6 @@ type dispatcher struct {
 	workerUpdates uint64 // number of times a worker's state was computed
 }
 
-// clientWorkers is the dispatcher's state of a client.
-type clientWorkers struct {
-	sent    map[model.DeviceID]model.Desired // last state requested from each worker
-	off     map[model.DeviceID]string        // why scheduling is off there
-	changed []model.DeviceID                 // devices whose worker is not yet updated
-}
-
 // applyAll applies a decision, resumptions before suspensions. The driver serializes requests,
 // so the opposite order would leave the GPU idle in between.
 func (d *dispatcher) applyAll(now model.Time, changes []model.Desired) {

@@ -43,26 +43,6 @@ func (h *hinter) warn(c *Client, note string) {
 	}
 }
 
-// hintsPerTick limits the hint updates of one client per heartbeat, counted in queues. Further
-// updates wait for the next heartbeat.
-const hintsPerTick = 256
-
-// hintUpdates is the hinter's state of a client.
-type hintUpdates struct {
-	admitted int  // queues whose hint was updated since the last heartbeat
-	waiting  bool // further updates wait for the next heartbeat
-	listed   bool // in hinter.waiting
-}
-
-func (c *Client) admitHints(queues int) bool {
-	if c.updates.admitted > 0 && c.updates.admitted+queues > hintsPerTick {
-		c.updates.waiting = true
-		return false
-	}
-	c.updates.admitted += queues
-	return true
-}
-
 // tick resets the limit of a client. Updates that have waited follow when its user has time.
 func (h *hinter) tick(c *Client) {
 	c.updates.admitted = 0
@@ -142,17 +122,6 @@ func (h *hinter) requestPolicy(c *Client, name string) {
 	h.publisher.publishConfig()
 	h.log.Info("policy changed", "policy", name, "pid", c.PID)
 	h.engine.dirty = true
-}
-
-// countSeparate counts the queues for which a control client has set a hint.
-func (c *Client) countSeparate(q *queue, had, has bool) {
-	if has && !had {
-		c.counts.separate[q.device]++
-	} else if had && !has {
-		if c.counts.separate[q.device]--; c.counts.separate[q.device] == 0 {
-			delete(c.counts.separate, q.device)
-		}
-	}
 }
 
 func (h *hinter) setNice(c *Client, nice int) {

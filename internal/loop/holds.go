@@ -18,12 +18,6 @@ type holds struct {
 	groups   HeldGroups
 }
 
-// hold is whether a client is suspended whatever the policy says.
-type hold struct{ byHand, byGroup bool }
-
-// stopped reports whether a client is suspended whatever the policy says.
-func (c *Client) stopped() bool { return c.hold.byHand || c.hold.byGroup }
-
 // regroup suspends or resumes a client after its group, its grant or the groups that are held changed.
 func (h *holds) regroup(now model.Time, c *Client) {
 	g := &c.hints.Terms.Grant

@@ -64,12 +64,6 @@ type Loop struct {
 	armed   model.Time // current timer setting
 }
 
-// input is the engine, and whether it has something new to decide on.
-type input struct {
-	*engine.Engine
-	dirty bool
-}
-
 // Limits that bound the work of one pass.
 const (
 	tickPeriod = model.Time(wire.HeartbeatPeriodNS)

@@ -40,36 +40,6 @@ type merger struct {
 	queues, merged, refused atomic.Int64
 }
 
-// clientMerge is the merger's state of a client.
-type clientMerge struct {
-	primaries map[model.DeviceID]*queue
-	waiting   bool // queues wait for the next heartbeat
-	refused   int  // queues in the page beyond the user's limits
-	adds      int  // queues added since the last heartbeat
-}
-
-// queueMerge is the merger's state of a queue. A merged queue has a primary one, which has members.
-type queueMerge struct {
-	primary   *queue
-	place     int // in primary.merge.members
-	members   []*queue
-	busy      int    // members with work
-	count     int    // of members, also in a copy
-	submitted uint64 // by the members, those that ended included
-	own       bool   // the primary queue itself has work
-}
-
-// newPrimary chooses another primary queue on a GPU, after the last one has left.
-func (c *Client) newPrimary(gpu model.DeviceID) {
-	delete(c.merge.primaries, gpu)
-	for _, q := range c.queues {
-		if q.device == gpu && q.merge.primary == nil {
-			c.merge.primaries[gpu] = q
-			return
-		}
-	}
-}
-
 // mayAdd reports whether a client may add a queue at this time.
 func (m *merger) mayAdd(c *Client) bool {
 	a := c.account

@@ -3,51 +3,9 @@
 package loop
 
 import (
-	"math"
-	"time"
-
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
-
-// seenLate marks a timestamp as unreliable: the engine observed this transition late, because the
-// queue is polled or its user throttled. The busy period then seems shorter than it is. No request
-// begins after this value.
-const seenLate = math.MaxUint64
-
-// seenAt returns the time of the last transition as the client dated it, or seenLate.
-func seenAt(now model.Time, v *wire.QueueView) uint64 {
-	if v.ChangedNS < uint64(now.Add(-model.FedMin/2)) {
-		return seenLate
-	}
-	return v.ChangedNS
-}
-
-// submission is how a busy period was submitted; the fields are as for engine.SetIdleAfter.
-type submission struct{ submitted, waited time.Duration }
-
-// submissionOf returns how the busy period that began at a time was submitted.
-func submissionOf(v *wire.QueueView, began uint64) submission {
-	switch {
-	case v.Busy() || began == seenLate:
-		return submission{}
-	case v.FedNS < began:
-		return submission{submitted: model.NotWaited}
-	}
-	took := v.Fed(began)
-	if took == 0 {
-		return submission{}
-	}
-	return submission{took, time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
-}
-
-// submissionBefore returns how the busy period that began at a time was submitted, if another one has begun.
-func submissionBefore(v *wire.QueueView, began uint64) submission {
-	if !v.Busy() || began == seenLate || v.FedNS <= began || v.FedNS >= v.ChangedNS {
-		return submission{}
-	}
-	return submission{time.Duration((v.FedNS - began) & (1<<63 - 1)), time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
-}
 
 // progress follows how programs submit their work.
 type progress struct {

@@ -15,7 +15,6 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/meter"
 	"xsched/internal/model"
-	"xsched/internal/policy"
 	"xsched/internal/wire"
 )
 
@@ -46,21 +45,6 @@ type snapshot struct {
 
 	formatted sync.Once
 	views     []ClientView
-}
-
-// clientCopy is the state of a client. Consecutive snapshots share the copies of unchanged clients.
-type clientCopy struct {
-	Client
-	copies []queue
-	// protections is what protection gains it and costs others, by device.
-	protections []policy.ProtectionStatus
-	busy        bool // a queue has work, so its counters change without the loop's knowledge
-}
-
-// clientSnapshot is the publisher's state of a client.
-type clientSnapshot struct {
-	outdated bool        // the client has changed since the copy
-	last     *clientCopy // nil: none yet
 }
 
 // request is a snapshot that readers wait for.
@@ -202,21 +186,6 @@ func (p *publisher) copySome(b *builder) bool {
 	}
 	b.out.clients = append(b.out.clients, done)
 	return false
-}
-
-// places is the number of queues with a place of their own.
-func (c *Client) places() (n int) {
-	for _, k := range c.counts.queues {
-		n += k
-	}
-	return n
-}
-
-// touch marks a client as changed since the last snapshot.
-func (c *Client) touch() {
-	if c != nil { // nil: a queue of no client, in tests
-		c.copy.outdated = true
-	}
 }
 
 // format returns the clients, oldest first. Callers must not change the result.

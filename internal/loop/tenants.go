@@ -18,15 +18,6 @@ type UnhookedClient struct {
 	User identity.User
 }
 
-// clientHooks says where a client announces its queues.
-type clientHooks struct {
-	seen    map[model.DeviceID]bool   // it has announced a queue there
-	missing map[model.DeviceID]*queue // it has announced none; the work of this queue is estimated
-}
-
-// guessed reports whether the state of the queue is an estimate.
-func (q *queue) guessed() bool { return q.gate == nil }
-
 // addUnhooked adds queues on GPUs where a client has hardware queues and has announced none.
 func (p *pages) addUnhooked(c *Client) {
 	for gpu, can := range c.caps {
