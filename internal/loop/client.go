@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"xsched/internal/driver"
-	"xsched/internal/engine"
 	"xsched/internal/identity"
 	"xsched/internal/meter"
 	"xsched/internal/model"
@@ -107,47 +106,10 @@ func (c *Client) groups() []int {
 	return c.Program.Groups
 }
 
-// heldBy returns why a process is suspended whatever the policy says: any of its clients is. 0: it is not.
-func (r *registry) heldBy(pid int) int {
-	by := 0
-	for _, c := range r.byPID[pid] {
-		switch {
-		case c.hold.byHand:
-			return ByHand
-		case c.hold.byGroup:
-			by = ByGroup
-		}
-	}
-	return by
-}
-
 // on charges requests to the client's user. A program of the administrator pays, too: only requests
 // through the control interface come first.
 func (c *Client) on(ctx context.Context) context.Context {
 	return context.WithValue(ctx, clientKey{}, c.User)
-}
-
-// registry finds clients and their queues.
-type registry struct {
-	clients map[model.SessionID]*Client
-	byPID   map[int][]*Client
-	bells   map[int32]*Client
-}
-
-// queue returns a queue; nil: it has left.
-func (r *registry) queue(id model.QueueID) *queue {
-	if c := r.clients[id.Session]; c != nil {
-		return c.queues[id.Index]
-	}
-	return nil
-}
-
-// programOf returns the command line of a client, for the recording.
-func (r *registry) programOf(id model.SessionID) string {
-	if c := r.clients[id]; c != nil {
-		return c.Command
-	}
-	return ""
 }
 
 // markChanged schedules an update of a device's worker: one, however many queues change.
@@ -155,12 +117,6 @@ func (c *Client) markChanged(gpu model.DeviceID) {
 	if !slices.Contains(c.workers.changed, gpu) {
 		c.workers.changed = append(c.workers.changed, gpu)
 	}
-}
-
-// input is the engine, and whether it has something new to decide on.
-type input struct {
-	*engine.Engine
-	dirty bool
 }
 
 // clientMerge is the merger's state of a client.
@@ -189,6 +145,20 @@ type hintUpdates struct {
 	listed   bool // in hinter.waiting
 }
 
+// hintsPerTick limits the hint updates of one client per heartbeat, counted in queues. Further
+// updates wait for the next heartbeat.
+const hintsPerTick = 256
+
+// admitHints reports whether the hints of so many queues may be updated now.
+func (c *Client) admitHints(queues int) bool {
+	if c.updates.admitted > 0 && c.updates.admitted+queues > hintsPerTick {
+		c.updates.waiting = true
+		return false
+	}
+	c.updates.admitted += queues
+	return true
+}
+
 // hold is whether a client is suspended whatever the policy says.
 type hold struct{ byHand, byGroup bool }
 
@@ -215,11 +185,7 @@ type clientSnapshot struct {
 }
 
 // touch marks a client as changed since the last snapshot.
-func (c *Client) touch() {
-	if c != nil { // nil: a queue of no client, in tests
-		c.copy.outdated = true
-	}
-}
+func (c *Client) touch() { c.copy.outdated = true }
 
 // places is the number of queues with a place of their own.
 func (c *Client) places() (n int) {
@@ -237,16 +203,3 @@ type clientCopy struct {
 	protections []policy.ProtectionStatus
 	busy        bool // a queue has work, so its counters change without the loop's knowledge
 }
-
-func (c *Client) admitHints(queues int) bool {
-	if c.updates.admitted > 0 && c.updates.admitted+queues > hintsPerTick {
-		c.updates.waiting = true
-		return false
-	}
-	c.updates.admitted += queues
-	return true
-}
-
-// hintsPerTick limits the hint updates of one client per heartbeat, counted in queues. Further
-// updates wait for the next heartbeat.
-const hintsPerTick = 256

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loop runs the engine on one thread: doorbells, heartbeats, accounting, hints and the
-// decisions' way to gates and workers. Package session owns the connections; the loop knows a
-// session only through the Session interface, and sessions reach the loop through requests.
+// Package loop owns the engine's thread: it reads the pages of clients, runs the engine, brings
+// decisions to gates and workers, and publishes snapshots. It must not know connections or devices: a
+// session is an interface to it, and everybody else reaches it through requests.
 package loop
 
 import (
@@ -31,15 +31,16 @@ import (
 // timers; it never blocks on a device or a socket.
 //
 // One loop serves all devices. A process may use several devices, its page has one heartbeat, and the
-// heartbeat must come from the thread that decides. Drivers may hang, so each
-// process has one worker per device that isolates the loop from them.
+// heartbeat must come from the thread that decides. Drivers may hang, so each process has one worker
+// per device that isolates the loop from them.
+//
+// Loop decides the order of one pass. The parts below own the state and do the work.
 type Loop struct {
 	*terms.Book // limits of the users
 	*thread
 	*publisher
 
 	cfg    Config
-	log    *slog.Logger
 	engine *input
 	stats  counters
 
@@ -90,7 +91,7 @@ type Config struct {
 	Trace *record.Trace // gets what queues do, for the timeline; may be nil
 
 	// Scan requests a scan for unmanaged programs, without blocking. The answer comes by
-	// SetOutsiders. Nil: nobody scans, and no GPU counts as shared.
+	// SetUnmanaged. Nil: nobody scans, and no GPU counts as shared.
 	Scan func()
 }
 
@@ -112,11 +113,11 @@ func New(cfg Config) (*Loop, error) {
 	return l, nil
 }
 
-// assemble connects the parts. Each part knows those above it only.
+// assemble connects the parts. A part knows only those that were made before it.
 func assemble(cfg Config, t *thread) *Loop {
 	in := &input{Engine: cfg.Engine}
 	r := &registry{clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}}
-	l := &Loop{Book: terms.NewBook(cfg.UID, cfg.Limits), thread: t, cfg: cfg, log: cfg.Log, engine: in, registry: r, due: model.Never}
+	l := &Loop{Book: terms.NewBook(cfg.UID, cfg.Limits), thread: t, cfg: cfg, engine: in, registry: r, due: model.Never}
 	l.pace = &pacer{epoll: t.epoll, bills: bills{budget: cfg.Budget}}
 	l.activity = &activity{engine: in, registry: r, trace: cfg.Trace, usage: meter.NewUsage()}
 	l.dispatch = &dispatcher{engine: in, registry: r, activity: l.activity, resumed: map[model.DeviceID][]<-chan struct{}{}}
@@ -143,7 +144,7 @@ func (l *Loop) run() {
 	defer close(l.done)
 	got := raisePriority()
 	l.stats.scheduling.Store(&got)
-	l.log.Info("engine loop started", "scheduling", got)
+	l.cfg.Log.Info("engine loop started", "scheduling", got)
 	events := make([]unix.EpollEvent, 256)
 	l.tick = clock.Now()
 	if r := l.cfg.Recorder; r != nil {
@@ -158,7 +159,7 @@ func (l *Loop) run() {
 		}
 		n, err := unix.EpollWait(l.epoll, events, wait)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			l.log.Error("engine loop failed", "err", err)
+			l.cfg.Log.Error("engine loop failed", "err", err)
 			return // the daemon ends with it: see Done
 		}
 		l.stats.wakes.Add(1)
@@ -304,4 +305,20 @@ func (l *Loop) arm() {
 	l.armed = next
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(1, int64(next)))}
 	_ = unix.TimerfdSettime(l.timer, unix.TFD_TIMER_ABSTIME, &spec, nil)
+}
+
+// logProtection reports the processes whose protection was dropped or resumed. The log limits its rate.
+func (l *Loop) logProtection() {
+	for _, p := range l.engine.Protected() {
+		figures := slog.Group("protection", "pid", p.PID, "device", p.Device.String(), "p99", p.P99.Round(time.Microsecond),
+			"native_p99", p.NativeP99.Round(time.Microsecond), "source", string(p.Source), "costs_others", p.CostShare)
+		if p.Native {
+			l.cfg.Log.Info("protection dropped: not worth its cost, the process shares the GPU natively", figures)
+		} else {
+			l.cfg.Log.Info("protection resumed, on trial", figures)
+		}
+		for _, c := range l.registry.byPID[p.PID] {
+			c.touch()
+		}
+	}
 }

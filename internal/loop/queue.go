@@ -13,17 +13,6 @@ import (
 	"xsched/internal/wire"
 )
 
-// queueMerge is the merger's state of a queue. A merged queue has a primary one, which has members.
-type queueMerge struct {
-	primary   *queue
-	place     int // in primary.merge.members
-	members   []*queue
-	busy      int    // members with work
-	count     int    // of members, also in a copy
-	submitted uint64 // by the members, those that ended included
-	own       bool   // the primary queue itself has work
-}
-
 // queue is the loop's state of a page slot in use.
 type queue struct {
 	owner      *Client
@@ -48,7 +37,7 @@ type queue struct {
 	use    meter.QueueUse
 	period meter.Period
 
-	copies  model.Copies // see copies.go
+	copies  model.Copies // see progress.go
 	reports [reportUsers]uint32
 }
 
@@ -59,6 +48,17 @@ type reading struct {
 	submitted   uint64
 	bursts      uint64 // batches released to the device
 	waits       uint64 // of the program
+}
+
+// queueMerge is the merger's state of a queue. A merged queue has a primary one, which has members.
+type queueMerge struct {
+	primary   *queue
+	place     int // in primary.merge.members
+	members   []*queue
+	busy      int    // members with work
+	count     int    // of members, also in a copy
+	submitted uint64 // by the members, those that ended included
+	own       bool   // the primary queue itself has work
 }
 
 // guessed reports whether the state of the queue is an estimate.

@@ -90,36 +90,3 @@ func (p *pages) addAttached(c *Client) {
 	}
 	p.dispatch.updateWorkers(c)
 }
-
-func (p *pages) takeHint(c *Client, f *wire.HintFrame) {
-	if p.registry.clients[c.ID] == nil {
-		return
-	}
-	now := clock.Now()
-	c.touch()
-	change := f.Hint.Change()
-	if f.Queue == wire.QueueAll {
-		if f.Hint.Said&wire.HintPolicy != 0 {
-			p.hints.requestPolicy(c, f.PolicyString())
-		}
-		p.hints.warn(c, c.hints.Say(&change))
-		if c.admitHints(len(c.queues)) {
-			p.hints.update(now, c)
-		}
-		return
-	}
-	q := c.queues[f.Queue]
-	if q == nil || q.generation != f.Generation {
-		p.scan(now, c) // the hint may arrive before the doorbell
-		if q = c.queues[f.Queue]; q == nil || q.generation != f.Generation {
-			return
-		}
-	}
-	had := q.hints.Separate()
-	p.hints.warn(c, c.hints.SayQueue(&q.hints, &change))
-	c.countSeparate(q, had, q.hints.Separate())
-	if c.admitHints(1) {
-		p.engine.SetQueueHint(now, q.id, c.hints.EffectiveForEngine(&q.hints))
-		p.engine.dirty = true
-	}
-}
