@@ -45,8 +45,11 @@ type Standing struct {
 	Starved bool // it waits, and has made no progress since it last worked or began to wait
 }
 
-// NewGuess begins to estimate a queue.
-func NewGuess(now model.Time, busy bool) Guess { return Guess{idle: !busy, counted: now, since: now} }
+// NewGuess begins to estimate a queue. One that may have work gets a probing turn: whoever attaches to idle
+// programs again and again must not take turns of idleAfter from others.
+func NewGuess(now model.Time, busy bool) Guess {
+	return Guess{idle: true, waits: busy, counted: now, since: now}
+}
 
 // GuessTimes are the limits that depend on the configuration.
 type GuessTimes struct{ probe, pause time.Duration }

@@ -103,6 +103,34 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 	return a
 }
 
+// A new queue counts as busy for one probing turn, and until it becomes idle again if it works meanwhile.
+func TestGuessAfterAttach(t *testing.T) {
+	times := NewGuessTimes(engine.DefaultConfig().Quantum, engine.DefaultConfig().StarvationBound)
+	for _, c := range []struct {
+		busy   bool
+		works  model.Time // observed at this time
+		idleAt model.Time // at the latest
+	}{
+		{true, 0, model.Time(100 * time.Millisecond)},
+		{true, model.Time(50 * time.Millisecond), model.Time(1100 * time.Millisecond)},
+		{false, 0, 0},
+	} {
+		g, ended := NewGuess(0, c.busy), model.Time(0)
+		if g.Busy() != c.busy {
+			t.Errorf("%+v: busy %t at first", c, g.Busy())
+		}
+		for now := model.Time(50 * time.Millisecond); now <= model.Time(2*time.Second); now = now.Add(50 * time.Millisecond) {
+			g.Observe(now, now == c.works, Standing{}, times)
+			if g.Busy() {
+				ended = now
+			}
+		}
+		if ended > c.idleAt || c.works > 0 && ended < model.Time(time.Second) {
+			t.Errorf("%+v: busy until %v", c, time.Duration(ended))
+		}
+	}
+}
+
 // A high queue whose gaps are too short for the low queue to make progress starves it.
 func TestGuessInUselessGaps(t *testing.T) {
 	const us = time.Microsecond
