@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"xsched/internal/control"
@@ -142,11 +143,12 @@ func (a *attacker) hintRequests() error {
 		pids = append(pids, cmd.Process.Pid)
 	}
 	time.Sleep(1500 * time.Millisecond)
-	return a.forever(16, "hints", func(i int) error {
-		n := a.count.Load()
+	var tries atomic.Int64 // not the count of successes: a program that was not let in must not stop the rest
+	return a.forever(16, "hints", func(int) error {
+		n := tries.Add(1)
 		priority := int32(-1 - n%200)
 		_, err := ask(2*time.Second, func(ctx context.Context) (control.HintReply, error) {
-			return a.client.Hint(ctx, control.HintRequest{PID: pids[(int(n)+i)%len(pids)], Priority: &priority})
+			return a.client.Hint(ctx, control.HintRequest{PID: pids[int(n)%len(pids)], Priority: &priority})
 		})
 		return err
 	})
