@@ -144,7 +144,10 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	if err != nil {
 		return err
 	}
-	labels := func(ctx context.Context) { nri.Clear(ctx, daemon, f.o.Log) }
+	labels := func(ctx context.Context) {
+		nri.Clear(ctx, daemon, f.o.Log)
+		n.WatchPods(ctx)
+	}
 	if f.nri.Socket != "" {
 		f.nri.Node, f.nri.Log, f.nri.Health = f.o.Name, f.o.Log, f.o.Health
 		s, err := nri.Open(f.nri, api, n, daemon)

@@ -83,6 +83,8 @@ type Node struct {
 	// changed is called when the claims may have changed.
 	changed func()
 	wake    chan struct{} // has an element if the GPUs shall be published soon
+	// tendSoon has an element if the API server shall be asked soon.
+	tendSoon chan struct{}
 }
 
 // New reads the checkpoint of an earlier run. It waits until an earlier process has ended, because the
@@ -99,7 +101,7 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 		o.Health = &health.Monitor{}
 	}
 	n := &Node{
-		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1), parts: newParts(o.Health, periodicLimit(o.Every), kubeletLimit, answerAge(o.Every)),
+		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1), tendSoon: make(chan struct{}, 1), parts: newParts(o.Health, periodicLimit(o.Every), kubeletLimit, answerAge(o.Every)),
 		looks: looks{places: places{}, limit: answerLimit, spread: spread{most: o.Tenants}},
 	}
 	n.report = reporter{node: o.Name, events: func() Events { return n.plugin.events }}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -37,6 +38,7 @@ type tending struct {
 	shared int           // claims that pods share
 	pause  time.Duration // between two reads of these
 	next   time.Time     // read
+	joined atomic.Bool   // a pod came that may use one
 }
 
 // lastRead is the newest known state of a claim. A later answer, maybe of another API server, must not be older.
@@ -148,7 +150,7 @@ func (n *Node) sharedClaims() map[types.UID]claimRecord {
 // ask one API server.
 func (n *Node) refreshNow(ctx context.Context, now time.Time) error {
 	t, known := &n.tending, n.sharedClaims()
-	if len(known) == t.shared && now.Before(t.next) {
+	if joined := t.joined.Swap(false); len(known) == t.shared && now.Before(t.next) && !joined {
 		return nil
 	}
 	changed, err := n.refresh(ctx, known)

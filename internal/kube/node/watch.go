@@ -60,7 +60,7 @@ func (n *Node) watch(ctx context.Context, to publisher) {
 	later := newBackground(to, n.options.Log)
 	wait.Go(func() { n.serveHealth(ctx) })
 	wait.Go(func() { later.run(ctx, n.options.Every, n.parts.publication) })
-	wait.Go(func() { every(ctx, n.options.Every, nil, n.tend) })
+	wait.Go(func() { every(ctx, n.options.Every, n.tendSoon, n.tend) })
 	every(ctx, n.options.Every, n.wake, func(ctx context.Context) { n.look(ctx, later) })
 }
 
