@@ -61,7 +61,7 @@ func (r *fleetSearch) flags(c *cobra.Command) {
 	f.StringVar(&r.writeTrace, "write-trace", "", "write the pods of the mix to `FILE` and end")
 	f.StringSliceVar(&r.modes, "mode", []string{"all"}, "modes to compare: exclusive, time-slicing, MPS, XSched or all")
 	f.StringVar(&r.score, "score", string(fleet.MostAllocated), "choice among nodes that fit: most, least (allocated) or first")
-	f.BoolVar(&r.o.Config.Preempt, "preempt", false, "let services evict batch jobs, as PriorityClasses do")
+	f.BoolVar(&r.o.Config.Preempt, "preempt", false, "let services evict batch jobs, which kube-scheduler does not do for claims")
 	f.BoolVar(&r.o.Config.Strict, "fifo", false, "let a pod that does not fit hold up those behind it")
 	f.Float64Var(&r.o.Config.Cost, "cost", 1, "factor on XSched's switching costs: 0, 0.5, 1 or 1.5")
 	f.BoolVar(&r.one, "fixed", false, "simulate this fleet instead of searching the smallest one")
