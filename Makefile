@@ -291,7 +291,7 @@ test-go: all ## run the Go unit tests
 
 .PHONY: test-race
 test-race: all ## run the Go unit tests with the race detector, one package at a time
-	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 20m $(unit)
+	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 20m -skip '^TestLongStrategies' $(unit) # see test-strategies
 	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 10m ./internal/bench/...
 
 HISTORIES ?= 10000
