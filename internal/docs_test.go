@@ -30,7 +30,7 @@ var (
 // markdownFiles lists the project's documents, relative to the root.
 func markdownFiles(t *testing.T) []string {
 	t.Helper()
-	files := []string{"README.md", "README.zh-CN.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
+	files := []string{"README.md", "README.zh-CN.md", "CONTRIBUTING.md", "SCOPE.md", "SECURITY.md", "CHANGELOG.md"}
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && filepath.Ext(name) == ".md" {
 			name, err = filepath.Rel(root, name)

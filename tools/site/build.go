@@ -47,7 +47,7 @@ var groups = []group{
 	{"Reference", []string{"docs/cli.md", "docs/programming.md", "docs/http-api.md", "docs/simulator.md", "docs/glossary.md", "docs/platforms"}},
 	{"Policies", []string{"docs/policies"}},
 	{"Results", []string{"docs/results", "docs/strategies.md", "docs/chaos.md"}},
-	{"Contribute", []string{"CONTRIBUTING.md", "docs/architecture.md", "docs/decisions", "CHANGELOG.md"}},
+	{"Contribute", []string{"CONTRIBUTING.md", "SCOPE.md", "docs/architecture.md", "docs/decisions", "CHANGELOG.md"}},
 }
 
 // sources lists the Markdown files of the documentation, relative to root.
