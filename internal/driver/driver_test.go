@@ -127,7 +127,7 @@ func TestNewestWishWins(t *testing.T) {
 	close(gate)
 	await(t, "last wish applied", func() bool { d, _ := target.last(); return d.Slice == 100 })
 	if _, n := target.last(); n > 3 {
-		t.Errorf("%d operations for 100 wishes", n)
+		t.Errorf("%d operations for 100 requests", n)
 	}
 	if target.most.Load() != 1 {
 		t.Errorf("%d operations at once", target.most.Load())

@@ -91,7 +91,7 @@ func (w *Worker) Off() string {
 	return w.failing.off
 }
 
-// OnOff registers f for changes of Off and Loose. f runs in its own goroutine.
+// OnOff registers f for changes of Off and Uncontrolled. f runs in its own goroutine.
 func (w *Worker) OnOff(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -87,7 +87,7 @@ func TestFailingResume(t *testing.T) {
 	if _, now := page.get(); now != deadline {
 		t.Errorf("the deadline moved by %v: the client can't recover", time.Duration(now-deadline))
 	}
-	if suspended.Load() || m.TurnedOff.Load() != 1 || turns.Load() != 2 || w.Stats().Off == "" { // loose, then off
+	if suspended.Load() || m.TurnedOff.Load() != 1 || turns.Load() != 2 || w.Stats().Off == "" { // uncontrolled, then off
 		t.Errorf("suspended %v, counted %d, notified %d", suspended.Load(), m.TurnedOff.Load(), turns.Load())
 	}
 	page.recover()

@@ -31,27 +31,27 @@ const (
 // errJointLate reports a shared call that has not returned yet, and may still take effect.
 var errJointLate = errors.New("a shared operation has not returned yet")
 
-// Wish is a desired state for one worker.
-type Wish struct {
+// Request is a desired state for one worker.
+type Request struct {
 	Worker *Worker
 	Want   model.Desired
 	After  []<-chan struct{} // predecessors, as for Worker.Want
 }
 
-// WantTogether is Worker.Want for several workers of one device that begin the same operation. It
+// WantAll is Worker.Want for several workers of one device that begin the same operation. It
 // returns the channels of Want in the same order.
-func WantTogether(wishes []Wish) []<-chan struct{} { return wantTogether(wishes, window) }
+func WantAll(requests []Request) []<-chan struct{} { return wantAll(requests, window) }
 
-func wantTogether(wishes []Wish, window func() <-chan struct{}) []<-chan struct{} {
+func wantAll(requests []Request, window func() <-chan struct{}) []<-chan struct{} {
 	j := &joint{window: window, full: make(chan struct{}), done: make(chan struct{})}
-	seats := make([]*Seat, len(wishes))
+	seats := make([]*Seat, len(requests))
 	for i := range seats {
-		if len(wishes) > 1 {
-			seats[i] = j.seat(wishes[i].Worker.Recovered)
+		if len(requests) > 1 {
+			seats[i] = j.seat(requests[i].Worker.Recovered)
 		}
 	}
-	tried := make([]<-chan struct{}, len(wishes))
-	for i, w := range wishes {
+	tried := make([]<-chan struct{}, len(requests))
+	for i, w := range requests {
 		tried[i] = w.Worker.wants(w.Want, seats[i], w.After)
 	}
 	return tried

@@ -103,11 +103,11 @@ func newTeam(t *testing.T, n int) *team {
 
 func (tm *team) want(t *testing.T, d model.Desired) []<-chan struct{} {
 	t.Helper()
-	var wishes []Wish
+	var requests []Request
 	for _, w := range tm.workers {
-		wishes = append(wishes, Wish{Worker: w, Want: d})
+		requests = append(requests, Request{Worker: w, Want: d})
 	}
-	return wantTogether(wishes, tm.window)
+	return wantAll(requests, tm.window)
 }
 
 func (tm *team) end() {

@@ -34,28 +34,28 @@ type Worker struct {
 	wake    chan struct{}
 	done    chan struct{}
 
-	mu        sync.Mutex
-	want      model.Desired
-	wantSeq   uint64 // of want
-	wantAt    model.Time
-	after     []<-chan struct{} // predecessors of want
-	tried     chan struct{}     // closed when want was attempted or replaced; nil: already closed
-	seat      *Seat             // in the joint of want; nil: none
-	redo      bool              // apply want even if already applied
-	forget    bool              // invalidate the target first
-	stopping  bool
-	restore   bool              // when stopping: undo everything first
-	restored  bool              // the undo succeeded
-	uncertain bool              // used by run only: a failed suspension may still be in effect
-	open      []<-chan struct{} // used by run only: shared calls that had not returned
-	stats     WorkerStats
-	opSince   model.Time
-	releasing bool // an operation in flight resumes
-	failing   failing
-	trying    bool // no operation has succeeded since one began
-	loose     bool // and that for looseAfter
-	alarm     *time.Timer
-	onOff     func()
+	mu           sync.Mutex
+	want         model.Desired
+	wantSeq      uint64 // of want
+	wantAt       model.Time
+	after        []<-chan struct{} // predecessors of want
+	tried        chan struct{}     // closed when want was attempted or replaced; nil: already closed
+	seat         *Seat             // in the joint of want; nil: none
+	redo         bool              // apply want even if already applied
+	forget       bool              // invalidate the target first
+	stopping     bool
+	restore      bool              // when stopping: undo everything first
+	restored     bool              // the undo succeeded
+	uncertain    bool              // used by run only: a failed suspension may still be in effect
+	open         []<-chan struct{} // used by run only: shared calls that had not returned
+	stats        WorkerStats
+	opSince      model.Time
+	releasing    bool // an operation in flight resumes
+	failing      failing
+	trying       bool // no operation has succeeded since one began
+	uncontrolled bool // and that for uncontrolledAfter
+	alarm        *time.Timer
+	onOff        func()
 }
 
 // WorkerStats are the counters of one worker.
@@ -74,7 +74,7 @@ func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger
 		target: target, hold: lease.Hold(), metrics: metrics, log: log, now: now, cancel: cancel,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	w.alarm = time.AfterFunc(looseAfter, w.loosen)
+	w.alarm = time.AfterFunc(uncontrolledAfter, w.lose)
 	w.alarm.Stop()
 	go w.run(ctx)
 	return w
@@ -386,7 +386,7 @@ func (w *Worker) did(ctx context.Context, err error) (news bool) {
 	w.stats.Ops++
 	if err == nil {
 		w.stats.LastError = ""
-		w.tighten()
+		w.regain()
 		return false
 	}
 	w.stats.Errors++

@@ -57,7 +57,7 @@ func (l *Loop) SetCapabilities(ctx context.Context, c *Client, caps map[model.De
 
 // Turned reports that a worker lost or regained control of a client on a device.
 func (l *Loop) Turned(ctx context.Context, c *Client, gpu model.DeviceID, w *driver.Worker) error {
-	return l.post(c.on(ctx), func() { l.turned(c, gpu, w.Off(), w.Loose()) })
+	return l.post(c.on(ctx), func() { l.turned(c, gpu, w.Off(), w.Uncontrolled()) })
 }
 
 // turned applies a change of what a worker can do. While scheduling is off, the gate is open, too.

@@ -163,12 +163,12 @@ type batch struct {
 	gpu      model.DeviceID
 	user     identity.User
 	level    model.Level // 0: resume
-	requests []driver.Wish
+	requests []driver.Request
 }
 
 // request collects a suspension or resumption of the current decision.
 func (d *dispatcher) request(c *Client, gpu model.DeviceID, w *driver.Worker, want model.Desired) {
-	one := driver.Wish{Worker: w, Want: want}
+	one := driver.Request{Worker: w, Want: want}
 	if want.Suspend != 0 {
 		one.After = d.resumed[gpu]
 	}
@@ -178,13 +178,13 @@ func (d *dispatcher) request(c *Client, gpu model.DeviceID, w *driver.Worker, wa
 			return
 		}
 	}
-	d.batches = append(d.batches, batch{gpu, c.User, want.Suspend, []driver.Wish{one}})
+	d.batches = append(d.batches, batch{gpu, c.User, want.Suspend, []driver.Request{one}})
 }
 
 // flush passes the collected requests to the workers.
 func (d *dispatcher) flush() {
 	for _, t := range d.batches {
-		tried := driver.WantTogether(t.requests)
+		tried := driver.WantAll(t.requests)
 		if t.level == 0 {
 			d.resumed[t.gpu] = append(d.resumed[t.gpu], tried...)
 		}

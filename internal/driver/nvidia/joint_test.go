@@ -58,11 +58,11 @@ func (l *lows) reach(d model.Desired) map[uint32]int {
 	l.rm.mu.Lock()
 	l.rm.calls, l.rm.lists = map[uint32]int{}, nil
 	l.rm.mu.Unlock()
-	var wishes []driver.Wish
+	var requests []driver.Request
 	for _, w := range l.workers {
-		wishes = append(wishes, driver.Wish{Worker: w, Want: d})
+		requests = append(requests, driver.Request{Worker: w, Want: d})
 	}
-	for _, done := range driver.WantTogether(wishes) {
+	for _, done := range driver.WantAll(requests) {
 		select {
 		case <-done:
 		case <-time.After(10 * time.Second):
@@ -290,11 +290,11 @@ func TestReusedClientOfALateMember(t *testing.T) {
 		hang := make(chan struct{})
 		first.Store(&hang)
 		split := l.metrics.Split.Load()
-		var wishes []driver.Wish
+		var requests []driver.Request
 		for _, w := range l.workers {
-			wishes = append(wishes, driver.Wish{Worker: w, Want: stopped})
+			requests = append(requests, driver.Request{Worker: w, Want: stopped})
 		}
-		tried := driver.WantTogether(wishes)
+		tried := driver.WantAll(requests)
 		lead := -1
 		for i := range tried {
 			select {
@@ -344,7 +344,7 @@ func TestNobodyWaitsForAnUnevenProcess(t *testing.T) {
 		hang := make(chan struct{})
 		uneven.Store(&hang)
 		began := time.Now()
-		tried := driver.WantTogether([]driver.Wish{{Worker: l.workers[0], Want: stopped}, {Worker: l.workers[1], Want: stopped}})
+		tried := driver.WantAll([]driver.Request{{Worker: l.workers[0], Want: stopped}, {Worker: l.workers[1], Want: stopped}})
 		<-tried[0]
 		best = min(best, time.Since(began))
 		close(hang)

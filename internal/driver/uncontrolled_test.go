@@ -11,7 +11,7 @@ import (
 	"xsched/internal/model"
 )
 
-// A process is loose while operations on it fail or hang, from looseAfter on, and for no longer.
+// A process is uncontrolled while operations on it fail or hang, from uncontrolledAfter on, and for no longer.
 func TestLoose(t *testing.T) {
 	for name, fail := range map[string]func(over <-chan struct{}) error{
 		"fail": func(over <-chan struct{}) error {
@@ -40,20 +40,20 @@ func TestLoose(t *testing.T) {
 			w.OnOff(func() { told.Add(1) })
 			w.Want(run)
 			await(t, "applied", func() bool { _, n := target.last(); return n > 0 })
-			time.Sleep(2 * looseAfter)
-			if w.Loose() || told.Load() != 0 {
-				t.Errorf("loose %v, told %d without a failure", w.Loose(), told.Load())
+			time.Sleep(2 * uncontrolledAfter)
+			if w.Uncontrolled() || told.Load() != 0 {
+				t.Errorf("uncontrolled %v, told %d without a failure", w.Uncontrolled(), told.Load())
 			}
 			obeys.Store(false)
 			began := time.Now()
 			w.Want(stop)
-			await(t, "loose", w.Loose)
-			if took := time.Since(began); took < looseAfter {
-				t.Errorf("loose after %v", took)
+			await(t, "uncontrolled", w.Uncontrolled)
+			if took := time.Since(began); took < uncontrolledAfter {
+				t.Errorf("uncontrolled after %v", took)
 			}
 			await(t, "told", func() bool { return told.Load() > 0 })
 			close(over)
-			await(t, "under control", func() bool { return !w.Loose() })
+			await(t, "under control", func() bool { return !w.Uncontrolled() })
 			await(t, "told again", func() bool { return told.Load() > 1 })
 		})
 	}
