@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loop_test
+package terms
 
 import (
 	"testing"
 
 	"xsched/internal/identity"
-	"xsched/internal/loop"
 	"xsched/internal/model"
-	"xsched/internal/session/sessiontest"
 )
 
 // No namespace or container gives a user a higher limit than the one on the host.
 func TestCapOfSandbox(t *testing.T) {
-	h := sessiontest.Start(t, func(c *sessiontest.Config) {
-		c.Loop.UID = 0
-		c.Loop.Limits = loop.Limits{Others: loop.Limit{Priority: 3}, Users: map[int]loop.Limit{1000: {Priority: -7}, 1001: {Priority: 9}}}
-	})
+	book := NewBook(0, Limits{Others: Limit{Priority: 3}, Users: map[int]Limit{1000: {Priority: -7}, 1001: {Priority: 9}}})
 	for _, test := range []struct {
 		user identity.User
 		want model.Priority
@@ -33,11 +28,14 @@ func TestCapOfSandbox(t *testing.T) {
 		{identity.User{Namespace: 8}, 3},
 		{identity.Nobody, 3},
 	} {
-		if got := h.Cap(test.user, nil); !got.On || got.Priority != test.want {
+		if got := book.Cap(test.user, nil); !got.On || got.Priority != test.want {
 			t.Errorf("%v: %+v, want %d", test.user, got, test.want)
 		}
 	}
-	if h.Cap(identity.User{}, nil).On {
+	if book.Cap(identity.User{}, nil).On {
 		t.Error("root has a limit")
+	}
+	if NewBook(1000, Limits{}).Cap(identity.OnHost(1001), nil).On {
+		t.Error("a daemon of a user has limits")
 	}
 }
