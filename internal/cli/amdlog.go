@@ -75,7 +75,7 @@ type amdlogResult interface {
 
 func showAMDLog(a *app, r amdlogResult, asJSON bool, html string) error {
 	if html != "" {
-		if err := writeFile(html, r.WriteHTML); err != nil {
+		if err := a.writeOut(html, r.WriteHTML); err != nil {
 			return err
 		}
 	}
@@ -87,21 +87,6 @@ func showAMDLog(a *app, r amdlogResult, asJSON bool, html string) error {
 	}
 	if html != "" {
 		fmt.Fprintf(a.stdout, "\nwritten: %s\n", html)
-	}
-	return nil
-}
-
-func writeFile(name string, write func(io.Writer) error) error {
-	file, err := os.Create(name)
-	if err != nil {
-		return fmt.Errorf("write file: %w; use a writable directory", err)
-	}
-	defer file.Close()
-	if err := write(file); err != nil {
-		return err
-	}
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("write file: %w", err)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/doctor"
@@ -45,7 +46,7 @@ func tryCommand(ctx context.Context, a *app, args []string, o trialOptions) erro
 	}
 	log, err := os.MkdirTemp("", "xsched-doctor-")
 	if err != nil {
-		return fmt.Errorf("create a folder for the shim's log: %w; set TMPDIR to a writable directory", withoutPath(err))
+		return fmt.Errorf("create a folder for the shim's log: %w; set TMPDIR to a writable directory", atomicfile.WithoutPath(err))
 	}
 	defer os.RemoveAll(log)
 	env := newEnvironment(os.Environ())
@@ -139,7 +140,7 @@ func runTrial(ctx context.Context, a *app, program string, args []string, env *e
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
-		return "", false, exitError{exitNotExecutable, fmt.Errorf("run %s: %w", args[0], withoutPath(err))}
+		return "", false, exitError{exitNotExecutable, fmt.Errorf("run %s: %w", args[0], atomicfile.WithoutPath(err))}
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/driver"
@@ -251,7 +252,7 @@ func showQueues(a *app, r *queuesReply, format string) error {
 // saveQueues writes the Python form to the file that test frameworks import.
 func saveQueues(out io.Writer, r *queuesReply) error {
 	name := fmt.Sprintf("queue_config_pid_%d.py", r.asked)
-	if err := writeFile(name, func(w io.Writer) error { r.writePython(w); return nil }); err != nil {
+	if err := atomicfile.Write(name, 0o644, func(w io.Writer) error { r.writePython(w); return nil }); err != nil {
 		return err
 	}
 	for _, n := range r.notes {

@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/record"
 	"xsched/internal/report"
 	"xsched/internal/sim"
@@ -176,34 +175,17 @@ func (a *app) simProgress() (step func(float64), done func()) {
 	return func(part float64) { _ = bar.Set(int(part * 1000)) }, func() { _ = bar.Finish() }
 }
 
-// writeOut writes a file atomically; - is standard output.
+// writeOut writes a file; - is standard output. A pipe or device is written, not replaced.
 func (a *app) writeOut(path string, write func(io.Writer) error) error {
 	if path == "-" {
 		return write(a.stdout)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w; use a writable directory", path, withoutPath(err))
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("write file: %w", err)
+		}
+		return errors.Join(write(file), file.Close())
 	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	err = write(f)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, withoutPath(err))
-	}
-	return nil
-}
-
-// withoutPath removes the name of a temporary file from an error.
-func withoutPath(err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err
-	}
-	if e, ok := errors.AsType[*os.LinkError](err); ok {
-		return e.Err
-	}
-	return err
+	return atomicfile.Write(path, 0o644, write)
 }

@@ -7,7 +7,6 @@ package report
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -15,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"xsched/internal/atomicfile"
 )
 
 // Latency summarizes a set of durations, in milliseconds.
@@ -73,25 +74,9 @@ func Save(dir string, files map[string]func(io.Writer) error) error {
 		return fmt.Errorf("create output directory: %w", err)
 	}
 	for name, write := range files {
-		if err := SaveFile(filepath.Join(dir, name), write); err != nil {
+		if err := atomicfile.Write(filepath.Join(dir, name), 0o644, write); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// SaveFile writes one file atomically: through a temporary file and a rename.
-func SaveFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Unwrap(err))
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	if err := errors.Join(write(f), f.Chmod(0o644), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Unwrap(err))
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/atomicfile"
 )
 
 // Version is that of the file's form.
@@ -140,17 +142,11 @@ func save(path string, d any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("save state: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".state-*") // mode 0600
+	err = atomicfile.Write(path, 0o600, func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("save state: %w", err)
-	}
-	_, err = f.Write(append(text, '\n'))
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
 		return fmt.Errorf("save state: %w", err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
@@ -200,15 +202,7 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	next := fmt.Sprintf("%s.%d.new", path, os.Getpid())
-	if err := os.WriteFile(next, append(b, '\n'), 0o644); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		_ = os.Remove(next)
-		return err
-	}
-	return nil
+	return atomicfile.Write(path, 0o644, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
 }
 
 // capability returns what a process with channels on a GPU supports. own is its own negative probe
