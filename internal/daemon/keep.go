@@ -8,14 +8,11 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
 	"xsched/internal/health"
@@ -75,8 +72,9 @@ const (
 
 // openKeeper loads the file. It always returns a keeper: without a usable file an empty one.
 func openKeeper(path string, log *slog.Logger) *keeper {
+	boot, _ := identity.BootID() // without one, nothing is of this boot
 	k := &keeper{
-		path: path, log: log, boot: identity.BootID(), settings: map[string]keptSetting{}, processes: map[int]state.Process{},
+		path: path, log: log, boot: boot, settings: map[string]keptSetting{}, processes: map[int]state.Process{},
 		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), done: make(chan struct{}),
 		write: func(data state.Data) error { return state.Save(path, data) },
 	}
@@ -140,14 +138,10 @@ func (k *keeper) run(ctx context.Context, part *health.Part) {
 	}
 }
 
-// hasEnded reports that a process has ended. A read that fails for another reason, such as a lack of
-// descriptors, says nothing.
+// hasEnded reports that a process has ended.
 func hasEnded(p *state.Process) bool {
 	start, err := identity.Started(p.PID)
-	if err != nil {
-		return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
-	}
-	return start != p.Start
+	return identity.MeansEnd(err) || err == nil && start != p.Start
 }
 
 // rest waits after a write of the given duration, until ctx ends.

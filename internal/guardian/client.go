@@ -17,6 +17,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/health"
+	"xsched/internal/identity"
 	"xsched/internal/seqpacket"
 )
 
@@ -203,7 +204,7 @@ func (c *Client) settle() {
 		if err == nil {
 			err = c.ask(c.link, message{Op: "detach", Session: id}, nil)
 		}
-		if ended(w.PIDFD) {
+		if identity.Ended(w.PIDFD) {
 			c.journal.remove(recordName(w))
 		} else if err != nil {
 			failed = errors.Join(failed, err)
@@ -237,7 +238,7 @@ func (c *Client) retry() {
 
 // guard hands a process to the guardian unless the guardian has it. Preconditions: c.mu is held.
 func (c *Client) guard(w driver.Ward) error {
-	if c.link.has[w.Session] || ended(w.PIDFD) {
+	if c.link.has[w.Session] || identity.Ended(w.PIDFD) {
 		return nil
 	}
 	if err := c.hand(c.link, w); err != nil {

@@ -14,7 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 )
 
 // journalDir in the runtime directory has one record per guarded process. A record outlives daemon
@@ -43,23 +45,14 @@ type process struct {
 }
 
 func identify(pid int) (process, error) {
-	start, err := startTime(pid)
+	start, err := identity.Started(pid)
 	return process{pid, start}, err
-}
-
-// errEnded reports a process that has ended.
-var errEnded = errors.New("it has ended")
-
-// hasEnded reports that a failed look at a process means its end. Any other failure, such as a lack of
-// descriptors or memory, says nothing about the process.
-func hasEnded(err error) bool {
-	return errors.Is(err, errEnded) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
 // lives reports whether the process lives. An error means that this is not known.
 func (p process) lives(look looker) (bool, error) {
 	start, err := look.start(p.PID)
-	if hasEnded(err) {
+	if identity.MeansEnd(err) {
 		return false, nil
 	}
 	return err == nil && start == p.Start, err
@@ -71,7 +64,7 @@ type looker struct {
 	open  func(pid, flags int) (pidfd int, err error)
 }
 
-func kernel() looker { return looker{startTime, unix.PidfdOpen} }
+func kernel() looker { return looker{identity.Started, unix.PidfdOpen} }
 
 // journal is the folder of records; empty: none are kept.
 type journal string
@@ -94,7 +87,7 @@ func (j journal) write(w driver.Ward, p driver.Place, guardian int) error {
 	}
 	r := record{Place: p, Driver: w.Driver, State: w.State}
 	var err [4]error
-	r.Boot, err[3] = bootID()
+	r.Boot, err[3] = identity.BootID()
 	r.Target, err[0] = identify(w.PID)
 	r.Daemon, err[1] = identify(os.Getpid())
 	r.Guardian, err[2] = identify(guardian)
@@ -106,12 +99,9 @@ func (j journal) write(w driver.Ward, p driver.Place, guardian int) error {
 		return fmt.Errorf("record attached process: %w", err)
 	}
 	path := filepath.Join(string(j), recordName(w))
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		_ = os.Remove(path + ".new")
-		return fmt.Errorf("record attached process: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("record attached process: %w", err)
+	err[0] = atomicfile.Write(path, 0o600, func(w io.Writer) error { _, err := w.Write(b); return err })
+	if err[0] != nil {
+		return fmt.Errorf("record attached process: %w", err[0])
 	}
 	return nil
 }
@@ -136,7 +126,7 @@ func (j journal) read() map[string]record {
 	if j == "" {
 		return out
 	}
-	boot, err := bootID()
+	boot, err := identity.BootID()
 	if err != nil {
 		return out // which records are of this boot is not known
 	}
@@ -180,35 +170,16 @@ func readRecord(path string) (r record, err error) {
 // open returns the pidfd of the process; -1: it has ended. An error means that this is not known.
 func (r record) open(look looker) (int, error) {
 	pidfd, err := look.open(r.Target.PID, 0)
-	if hasEnded(err) {
+	if identity.MeansEnd(err) {
 		return -1, nil
 	}
 	if err != nil {
 		return -1, fmt.Errorf("open process %d: %w", r.Target.PID, err)
 	}
 	lives, err := r.Target.lives(look)
-	if err != nil || !lives || ended(pidfd) {
+	if err != nil || !lives || identity.Ended(pidfd) {
 		_ = unix.Close(pidfd)
 		return -1, err
 	}
 	return pidfd, nil
-}
-
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b)), err
-}
-
-// startTime returns when a process started, in clock ticks since boot. A zombie has ended.
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("read start time of process %d: %w", pid, err)
-	}
-	// The name may contain anything; the state is the first field after it, the start the 20th.
-	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return 0, fmt.Errorf("read start time of process %d: %w", pid, errEnded)
-	}
-	return strconv.ParseUint(fields[19], 10, 64)
 }

@@ -14,6 +14,7 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/health"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
@@ -307,7 +308,7 @@ func (g *guardian) prune(over func(w *ward) bool) {
 func (g *guardian) look() {
 	now := clock.Now()
 	g.prune(func(w *ward) bool {
-		if ended(w.pidfd) || w.collect() && w.leaving && w.covered {
+		if identity.Ended(w.pidfd) || w.collect() && w.leaving && w.covered {
 			return true
 		}
 		if w.due(now) {
@@ -368,10 +369,4 @@ func (w *ward) collect() bool {
 // keeps their GPU memory then.
 func (g *guardian) checkFiles() {
 	g.prune(func(w *ward) bool { return w.restorer.Gone() })
-}
-
-func ended(pidfd int) bool {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
 }

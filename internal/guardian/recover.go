@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/wire"
 )
 
@@ -90,7 +91,7 @@ func (r *Recovery) restore(ctx context.Context, name string, rec *record) bool {
 	}
 	defer func() { _ = unix.Close(pidfd) }()
 	began := time.Now()
-	for wait := lookPeriod; !ended(pidfd); wait = min(2*wait, retryMax) {
+	for wait := lookPeriod; !identity.Ended(pidfd); wait = min(2*wait, retryMax) {
 		err := r.attempt(ctx, d, *rec, pidfd)
 		if err == nil {
 			r.log.Warn("restored a process that a dead daemon left", "pid", rec.Target.PID, "took", time.Since(began))

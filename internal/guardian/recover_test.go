@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
@@ -73,7 +74,7 @@ func TestRecovery(t *testing.T) {
 				}
 				target = living
 			}
-			boot, err := bootID()
+			boot, err := identity.BootID()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +141,7 @@ func TestRecoveryWithoutDescriptors(t *testing.T) {
 			if err := fails(); err != nil {
 				return 0, err
 			}
-			return startTime(pid)
+			return identity.Started(pid)
 		},
 		open: func(pid, flags int) (int, error) {
 			if err := fails(); err != nil {

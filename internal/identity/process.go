@@ -364,12 +364,30 @@ func outermostBelow(n namespace, of uint64) (outer namespace, depth int, err err
 	return namespace{}, 0, errors.New("find parent namespace: too many")
 }
 
+// MeansEnd reports that a failed look at a process means its end. Any other failure, such as a lack of
+// descriptors or memory, says nothing about the process.
+func MeansEnd(err error) bool {
+	return errors.Is(err, ErrEnded) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
+}
+
 // Alive reports whether the process of a pidfd is alive.
 func Alive(pidfd int) bool {
+	ended, err := hasEnded(pidfd)
+	return err == nil && !ended
+}
+
+// Ended reports that the process of a pidfd has ended; false if this is not known.
+func Ended(pidfd int) bool {
+	ended, err := hasEnded(pidfd)
+	return err == nil && ended
+}
+
+func hasEnded(pidfd int) (bool, error) {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
+		// Signals to this thread, such as those of the Go runtime, interrupt the call.
 		if n, err := unix.Poll(p, 0); !errors.Is(err, unix.EINTR) {
-			return err == nil && n == 0
+			return n > 0, err
 		}
 	}
 }

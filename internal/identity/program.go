@@ -63,8 +63,8 @@ func (o *observer) program(pid int) Program {
 	return p
 }
 
-// Started returns when a process started; see Program.Start.
-func Started(pid int) (uint64, error) { return startOf(fmt.Sprintf("%s/%d", own().proc, pid)) }
+// Started returns when a process started; see Program.Start. A zombie has ended.
+func Started(pid int) (uint64, error) { return startOf(fmt.Sprintf("/proc/%d", pid)) }
 
 func startOf(dir string) (uint64, error) {
 	text, err := os.ReadFile(dir + "/stat")
@@ -80,6 +80,9 @@ func parseStart(text string) (uint64, error) {
 	fields := strings.Fields(text[at+1:])
 	if at < 0 || len(fields) < 20 {
 		return 0, errors.New("read start time: unknown format")
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return 0, fmt.Errorf("read start time: %w", ErrEnded)
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
@@ -118,7 +121,7 @@ func executableOf(link string) string {
 }
 
 // BootID identifies the boot of this machine.
-func BootID() string {
-	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text))
+func BootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text)), err
 }

@@ -118,7 +118,7 @@ func TestAliveUnderSignals(t *testing.T) {
 		}
 	})
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
-		if !session.Alive(pidfd) {
+		if !identity.Alive(pidfd) {
 			t.Error("taken for dead")
 			break
 		}

@@ -9,9 +9,6 @@ const (
 	FrameRate   = frameRate
 )
 
-// Alive exports alive.
-var Alive = alive
-
 // Pending returns how many users have connections without HELLO.
 func (srv *Server) Pending() int {
 	srv.mu.Lock()

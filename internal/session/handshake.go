@@ -138,7 +138,7 @@ func (srv *Server) serve(c *quarantine.Conn, user identity.User) {
 	}
 	err = s.read()
 	work := srv.cfg.Budget.Work(s.User)
-	s.end(!alive(s.pidfd), reason(err))
+	s.end(!identity.Alive(s.pidfd), reason(err))
 	work()
 }
 
@@ -200,7 +200,7 @@ func (srv *Server) handshake(c *quarantine.Conn, cr identity.Peer) (s *Session, 
 		_ = unix.Close(fd) // the page stays mapped, and the client has its own descriptor
 	}
 	if err != nil {
-		s.end(!alive(cr.PIDFD), reason(err))
+		s.end(!identity.Alive(cr.PIDFD), reason(err))
 		return nil, err
 	}
 	return s, nil
@@ -236,7 +236,7 @@ func (srv *Server) open(s *Session, hello *wire.Hello) ([]int, error) {
 	s.version = hello.Frame.Version
 	s.ClientPID = int(hello.PID)
 	s.Command = hello.CommandString()
-	if program := identity.ProgramOf(s.PID); alive(s.pidfd) { // then its PID was not reused meanwhile
+	if program := identity.ProgramOf(s.PID); identity.Alive(s.pidfd) { // then its PID was not reused meanwhile
 		s.Program = &program
 	}
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)

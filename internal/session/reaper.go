@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/health"
+	"xsched/internal/identity"
 )
 
 // reaper waits for the end of processes through their pidfds. It has its own goroutine: a busy engine
@@ -92,7 +93,7 @@ func (r *reaper) run() {
 			r.mu.Lock()
 			s := r.byFD[e.Fd]
 			// The descriptor may belong to another process by now.
-			gone := s != nil && !alive(s.pidfd)
+			gone := s != nil && !identity.Alive(s.pidfd)
 			r.mu.Unlock()
 			if gone {
 				s.end(true, "process ended")

@@ -4,7 +4,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/quarantine"
@@ -141,8 +141,8 @@ func (s *Session) end(dead bool, why string) {
 				go func() {
 					defer s.server.parts.release.Begin()()
 					defer func() { _ = unix.Close(pidfd) }()
-					waitAll(done, lateTime, func() bool { return !alive(pidfd) })
-					s.close(workers, !alive(pidfd), pidfd)
+					waitAll(done, lateTime, func() bool { return !identity.Alive(pidfd) })
+					s.close(workers, !identity.Alive(pidfd), pidfd)
 					<-removed
 					close(s.closed)
 				}()
@@ -196,7 +196,7 @@ func (s *Session) free(workers map[model.DeviceID]*driver.Worker, dead bool, pid
 	defer cancel()
 	done, err := a.Free(ctx)
 	s.freed = done
-	if err != nil && alive(pidfd) {
+	if err != nil && identity.Alive(pidfd) {
 		return fmt.Errorf("%w: %w", ErrNotFreed, err)
 	}
 	return nil
@@ -292,16 +292,5 @@ func (s *Session) requestProbe() {
 	select {
 	case s.probe <- struct{}{}:
 	default:
-	}
-}
-
-// alive reports whether the process of a pidfd is alive.
-func alive(pidfd int) bool {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		// Signals to this thread, such as those of the Go runtime, interrupt the call.
-		if n, err := unix.Poll(p, 0); !errors.Is(err, unix.EINTR) {
-			return err == nil && n == 0
-		}
 	}
 }
