@@ -57,18 +57,7 @@ func OpenAPI() ([]byte, error) {
 		}
 		add(r.method, r.path, operation)
 	}
-	add(http.MethodGet, eventsPath, object{
-		"summary":    "Server-sent events: a snapshot, then every change, or the state at a period",
-		"parameters": parameters(g, reflect.TypeFor[control.EventsRequest]()),
-		"responses": object{"200": object{
-			"description": "The data of each event is one JSON value: a List for `snapshot`, a name for `policy` and `mode`, with every_ms Devices, Journal and History, else as listed here",
-			"content": object{"text/event-stream": object{"schema": object{"oneOf": []any{
-				g.of(reflect.TypeFor[control.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
-				g.of(reflect.TypeFor[PreemptionEvent]()), g.of(reflect.TypeFor[NameEvent]()),
-				g.of(reflect.TypeFor[control.Devices]()), g.of(reflect.TypeFor[control.Journal]()), g.of(reflect.TypeFor[control.History]()),
-			}}}},
-		}},
-	})
+	add(http.MethodGet, eventsPath, events(g))
 	add(http.MethodGet, openAPIPath, object{
 		"summary":   "This document",
 		"responses": object{"200": object{"description": "Done", "content": object{"application/json": object{"schema": object{"type": "object"}}}}},
@@ -84,6 +73,22 @@ func OpenAPI() ([]byte, error) {
 		"components": object{"schemas": object(g), "responses": object{"Failure": failure}, "securitySchemes": object{"token": object{"type": "http", "scheme": "bearer"}}},
 		"security":   []any{object{}, object{"token": []any{}}},
 	}, "", "  ")
+}
+
+// events describes the stream of events.
+func events(g schemas) object {
+	return object{
+		"summary":    "Server-sent events: a snapshot, then every change, or the state at a period",
+		"parameters": parameters(g, reflect.TypeFor[control.EventsRequest]()),
+		"responses": object{"200": object{
+			"description": "The data of each event is one JSON value: a List for `snapshot`, a name for `policy` and `mode`, with every_ms Devices, Journal and History, else as listed here",
+			"content": object{"text/event-stream": object{"schema": object{"oneOf": []any{
+				g.of(reflect.TypeFor[control.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
+				g.of(reflect.TypeFor[PreemptionEvent]()), g.of(reflect.TypeFor[NameEvent]()),
+				g.of(reflect.TypeFor[control.Devices]()), g.of(reflect.TypeFor[control.Journal]()), g.of(reflect.TypeFor[control.History]()),
+			}}}},
+		}},
+	}
 }
 
 // parameters describes the fields of a query.
@@ -107,7 +112,7 @@ func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(document, '\n'))
 }
 
-// schemas holds the named types found so far.
+// schemas holds the types with a name that were found so far.
 type schemas object
 
 // of returns the JSON schema of a type as encoding/json writes it. Named structs become

@@ -80,7 +80,7 @@ func (t *turns) begin(ctx context.Context, user identity.User) (end func(), err 
 }
 
 // payer returns who pays for a request. The user of the connection's other end costs nothing to find out.
-// Only where that one has no limits, or a token may stand for the administrator, the request is looked at.
+// Only where that one has no limits, or a token may stand for the administrator, the request is read.
 func payer(b *budget.Budget, identify Identify, r *http.Request) identity.User {
 	user := identity.Nobody
 	p, ok := r.Context().Value(peerKey{}).(*peer)

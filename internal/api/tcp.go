@@ -171,7 +171,7 @@ func (d tcpDoor) next(func(identity.User) bool) (c net.Conn, user identity.User,
 // those whose user is unknown, share the limits of one user.
 //
 // The kernel names the uid of a TCP connection, but not its process. A process in a container may
-// share the host's network, so the uid alone proves nothing. The first request looks for the process.
+// share the host's network, so the uid alone proves nothing. The first request finds the process.
 func (tcpDoor) identify(conn net.Conn) (peer, error) {
 	p := peer{Peer: identity.Peer{User: identity.Nobody, PIDFD: -1}}
 	local, localOK := conn.LocalAddr().(*net.TCPAddr)

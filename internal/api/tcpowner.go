@@ -132,7 +132,7 @@ func parseDiag(b []byte, src, dst netip.AddrPort) (int, uint64, error) {
 	return int(uid), uint64(inode), nil
 }
 
-// procOwner looks the socket up in /proc/net. An IPv6 socket may have IPv4 addresses.
+// procOwner finds the socket in /proc/net. An IPv6 socket may have IPv4 addresses.
 func procOwner(src, dst netip.AddrPort) (int, uint64, error) {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(table)

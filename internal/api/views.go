@@ -145,7 +145,7 @@ type eventKey struct {
 }
 
 // encoded is an event in the form of the stream, and where the next one of its part begins. It is empty
-// if there is nothing to tell.
+// if there is nothing new.
 type encoded struct {
 	text []byte
 	next int64

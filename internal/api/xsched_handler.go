@@ -105,7 +105,7 @@ func (x *xsched) getXQueues(r xrequest) (any, error) {
 	return upstream.FromList(all), err
 }
 
-// queue finds the queue named in the path.
+// queue finds the queue of the path.
 func (x *xsched) queue(r xrequest) (upstream.QueueReply, error) {
 	handle, ok := upstream.ParseHandle(r.PathValue("handle"))
 	if !ok {
@@ -327,7 +327,7 @@ func checkHint(h upstream.Hint) error {
 	if h.Type == nil {
 		return bad("missing hint type")
 	}
-	named := h.Handle != nil && *h.Handle != 0
+	given := h.Handle != nil && *h.Handle != 0
 	pid := h.PID != nil && *h.PID != 0
 	if h.PID != nil && *h.PID < 0 {
 		return bad("invalid pid")
@@ -335,7 +335,7 @@ func checkHint(h upstream.Hint) error {
 	switch *h.Type {
 	case upstream.HintPriority:
 		switch {
-		case !named:
+		case !given:
 			return bad("invalid handle")
 		case h.Priority == nil:
 			return bad("missing priority")
@@ -344,7 +344,7 @@ func checkHint(h upstream.Hint) error {
 		}
 	case upstream.HintUtilization:
 		switch {
-		case !named && !pid:
+		case !given && !pid:
 			return bad("handle or pid is required")
 		case h.Utilization == nil:
 			return bad("missing utilization")
