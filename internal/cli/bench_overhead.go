@@ -23,7 +23,7 @@ func overheadCommand(a *app) *cobra.Command {
 
   - the hook's cost per launch, on a null driver with and without the shim
   - the hook's cost per launch and synchronization of a program alone on its GPU
-  - the time from a program's first launch to the daemon's decision, beside
+  - the time from a program's first launch to the daemon's decision, next to
     another program and with one busy core
   - one decision with 1,000 queues
 

@@ -95,7 +95,7 @@ it before you pass it on.`,
 	return c
 }
 
-// writeContents tells what is in an archive.
+// writeContents lists what is in an archive.
 func writeContents(w io.Writer, name string, size int64, full bool, parts []part) {
 	kind := "redacted; --full includes command lines and names"
 	if full {

@@ -45,7 +45,7 @@ func serviceLog(ctx context.Context) ([]byte, error) {
 	return out, nil
 }
 
-// publicKeys are the attributes of log lines that tell nothing about users: numbers, settings, devices.
+// publicKeys are the attributes of log lines that say nothing about users: numbers, settings, devices.
 var publicKeys = []string{
 	"time", "level", "msg", "pid", "pids", "device", "gpu", "driver", "version", "policy", "mode", "quantum_us", "queue", "slice",
 	"scheduling", "outcome", "took", "waited", "lines", "bytes", "records", "dropped", "keys", "key", "supervisor", "guardian", "message",
@@ -58,10 +58,10 @@ const hidden = "(hidden)"
 
 var (
 	attribute = regexp.MustCompile(`([A-Za-z_][\w.]*)=("(?:[^"\\]|\\.)*"|\S*)`)
-	named     = regexp.MustCompile(`/[^\s"':;,]*|\\?"[^"]*"`)
+	quoted    = regexp.MustCompile(`/[^\s"':;,]*|\\?"[^"]*"`)
 )
 
-// log hides what a log line may tell about users. A line that is not one of the daemon is left out.
+// log hides what a log line may say about users. A line that is not one of the daemon is left out.
 func (r *redactor) log(text []byte) []byte {
 	var out bytes.Buffer
 	for line := range strings.Lines(string(text)) {
@@ -93,7 +93,7 @@ func shownValue(key string, value any) any {
 		return value
 	case slices.Contains(causeKeys, key) && isText:
 		inner := strings.TrimSuffix(strings.TrimPrefix(text, `"`), `"`)
-		return strings.Replace(text, inner, named.ReplaceAllLiteralString(inner, hidden), 1)
+		return strings.Replace(text, inner, quoted.ReplaceAllLiteralString(inner, hidden), 1)
 	}
 	return hidden
 }

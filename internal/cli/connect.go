@@ -59,7 +59,7 @@ func (a *app) connect(ctx context.Context) (*client.Client, control.Version, err
 // silence is how long a user waits without a word.
 const silence = 1500 * time.Millisecond
 
-// hello asks for the daemon's version. It fails soon if the daemon is stopped, and tells the user if the
+// hello asks for the daemon's version. It fails soon if the daemon is stopped, and warns the user if the
 // daemon takes long.
 func (a *app) hello(ctx context.Context, c *client.Client) (control.Version, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

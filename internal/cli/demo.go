@@ -16,8 +16,8 @@ func demoCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show XSched on the virtual GPU in under a minute",
-		Long: `Start a private daemon and virtual GPU and run one high-priority tenant beside one
-and beside three low-priority tenants: alone, native, XSched at level 1 and at
+		Long: `Start a private daemon and virtual GPU and run one high-priority tenant next to one
+and next to three low-priority tenants: alone, native, XSched at level 1 and at
 level 3. Print a table and write result.json and report.html with the latency
 distribution and the GPU timeline. Requires neither a GPU nor root.
 

@@ -126,7 +126,7 @@ func (v *textValue) Set(text string) error {
 	return nil
 }
 
-// add registers the flags of the named hints; without names, of all.
+// add registers the flags of the hints with these names; without names, of all.
 func (h *hintFlags) add(c *cobra.Command, names ...string) {
 	kinds := map[model.HintKind]string{
 		model.HintNumber: "int", model.HintTime: "duration", model.HintPercentile: "percent",

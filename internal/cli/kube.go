@@ -22,7 +22,7 @@ func kubeCommand() *cobra.Command {
 		Use:   "kube COMMAND [ARG...]",
 		Short: "Run XSched on Kubernetes nodes",
 		Long: `Run the Kubernetes node plugin and the tools for clusters. The commands are those of
-the program xsched-kube, which is installed beside xsched.`,
+the program xsched-kube, which is installed next to xsched.`,
 		Example: `  xsched kube node --help
   xsched kube version`,
 		DisableFlagParsing: true,
@@ -37,16 +37,15 @@ the program xsched-kube, which is installed beside xsched.`,
 	}
 }
 
-// findKube returns the path of xsched-kube: beside this program, else in PATH.
+// findKube returns the path of xsched-kube: next to this program, else in PATH.
 func findKube() (string, error) {
 	if own, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(own), kubeProgram)
-		if _, err := exec.LookPath(beside); err == nil {
-			return beside, nil
+		if found, err := exec.LookPath(filepath.Join(filepath.Dir(own), kubeProgram)); err == nil {
+			return found, nil
 		}
 	}
 	if found, err := exec.LookPath(kubeProgram); err == nil {
 		return found, nil
 	}
-	return "", errors.New(kubeProgram + " is neither beside xsched nor in PATH; install it, or build it with `make kube`")
+	return "", errors.New(kubeProgram + " is neither next to xsched nor in PATH; install it, or build it with `make kube`")
 }

@@ -173,7 +173,7 @@ func writeHints(w io.Writer, p *control.Process) {
 	}
 }
 
-// protectionText tells what protection gains a program, and what it costs others.
+// protectionText says what protection gains a program, and what it costs others.
 func protectionText(pid int, several bool, p *control.Protection) string {
 	text := fmt.Sprintf("protection: %d", pid)
 	if several {

@@ -61,7 +61,7 @@ func (e *environment) scheduler() string {
 }
 
 // wantsPrivate reports whether to start a private scheduler. As in upstream's library, a known policy
-// in the environment is that of a private one, whatever scheduler is requested; a daemon that is named
+// in the environment is that of a private one, whatever scheduler is requested; a daemon that the caller names
 // keeps its own. A program that already runs under a private one shares it with its children.
 func wantsPrivate(a *app, env *environment, asked bool) bool {
 	return asked || env.get(envSocket) == "" &&
@@ -143,14 +143,14 @@ func privateCommand(a *app) *cobra.Command {
 			if folder == "" {
 				return launchPrivate(cmd.Context(), a.stdout, pid, o.Policy, o.Virtual)
 			}
-			tell := newReadiness(ready)
+			report := newReadiness(ready)
 			o.Dir, o.Version, o.Private = folder, version, true
 			useDevice(&o)
 			if err := setSelfTest(&o, selfTestAuto); err != nil {
 				return err
 			}
-			err := servePrivate(cmd.Context(), a, o, pid, tell)
-			tell.done(err)
+			err := servePrivate(cmd.Context(), a, o, pid, report)
+			report.done(err)
 			return err
 		},
 	}
@@ -227,7 +227,7 @@ func privateDir() (string, error) {
 }
 
 // servePrivate runs the daemon while the program or one of its connected children lives.
-func servePrivate(ctx context.Context, a *app, o daemon.Options, pid int, tell *readiness) error {
+func servePrivate(ctx context.Context, a *app, o daemon.Options, pid int, report *readiness) error {
 	defer func() { _ = os.RemoveAll(o.Dir) }()
 	program, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -246,7 +246,7 @@ func servePrivate(ctx context.Context, a *app, o daemon.Options, pid int, tell *
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	ready := func(c control.Control) {
-		tell.done(nil)
+		report.done(nil)
 		go func() {
 			defer stop()
 			awaitEnd(ctx, program)

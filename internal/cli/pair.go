@@ -30,7 +30,7 @@ func colocateCommand(a *app) *cobra.Command {
 		Use:   "pair [--online CMD --offline CMD | --virtual]",
 		Short: "Run an online and an offline program on one GPU and report the cost to each",
 		Long: `Start a private daemon, run the offline program alone, then the online program
-beside it. Each request of the online program suspends the offline program's
+next to it. Each request of the online program suspends the offline program's
 hardware queues. They resume after the request or after --slice. Queues created
 in the meantime are suspended too.
 
@@ -43,7 +43,7 @@ measurement ends with the online program or after --seconds. The offline program
 then has --linger to finish.
 
 Without commands, --virtual runs a built-in pair: --rate requests per second of
---request GPU time beside offline kernels back to back. With several rates or
+--request GPU time next to offline kernels back to back. With several rates or
 requests, the result is a table of the offline loss for each combination. Gross
 loss includes what the online program used, net loss does not. The limit is two
 remaps of --remap per request: a GPU that remaps all queues to suspend one can't

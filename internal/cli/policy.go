@@ -75,7 +75,7 @@ func gpuFlag(c *cobra.Command, gpu *string) {
 	c.Flags().StringVar(gpu, "gpu", "", "only on this GPU: its PCI `ADDRESS`, or its row in xsched list --devices, from 0")
 }
 
-// findGPU returns the address of a GPU that is named by address or by row; empty: none.
+// findGPU returns the address of a GPU, given by address or by row; empty: none.
 func findGPU(ctx context.Context, daemon *client.Client, name string) (string, error) {
 	row, err := strconv.Atoi(name)
 	if name == "" || err != nil {

@@ -47,7 +47,7 @@ func queuesCommand(a *app) *cobra.Command {
 		Short: "Show the hardware queues of a program",
 		Long: `List the hardware queues that each driver reports for the program. Some drivers
 list queues in sysfs, and ring address, pointers and priority in debugfs, which
-requires root. LOADED tells whether the queue occupies a hardware slot. PID may be
+requires root. LOADED says whether the queue occupies a hardware slot. PID may be
 the host's or the container's. A queue number or ring that no source proves is
 "unknown", and a note says why.
 

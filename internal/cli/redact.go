@@ -14,7 +14,7 @@ import (
 // hostFiles are the files of the host in a support bundle, as patterns. None depends on a user.
 var hostFiles = []string{"etc/os-release", "proc/driver/*/version", "sys/class/drm/card*/device/driver/module/version"}
 
-// redactor removes what tells about other users, and command lines. Numbers (PIDs, uids) stay.
+// redactor removes what identifies other users, and command lines. Numbers (PIDs, uids) stay.
 type redactor struct{ self int }
 
 // list keeps the short names of the caller's own programs.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli implements the xsched command line, one file per subcommand, on the typed client of
-// package control. A failure prints one line to standard error, "xsched: cause; remedy". Exit
+// Package cli owns the command line of xsched: one file per subcommand, on the typed client of package
+// control. It must not know how the daemon schedules. A failure prints one line to standard error, "xsched: cause; remedy". Exit
 // codes: 0 success, 1 failure, 2 usage error. `run` replaces itself with its command, so its exit
 // code is the command's.
 package cli
@@ -62,7 +62,7 @@ func Main(argv []string) int {
 	if len(argv) > 0 {
 		name, args = filepath.Base(argv[0]), argv[1:]
 	}
-	// A daemon starts its helpers from its own executable, which may be named xserver.
+	// A daemon starts its helpers from its own executable, which may have the name xserver.
 	helper := len(args) > 0 && (args[0] == "guardian" || args[0] == "vgpu")
 	var root *cobra.Command
 	switch {
@@ -254,5 +254,5 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "xsched: warning: "+format+"\n", args...)
 }
 
-// oneLine folds an error into one line.
+// oneLine puts an error on one line.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -46,7 +46,7 @@ func setSelfTest(o *daemon.Options, when string) error {
 	return nil
 }
 
-// stateDir is the directory of self-test results. Those of a virtual GPU stay beside its socket,
+// stateDir is the directory of self-test results. Those of a virtual GPU stay next to its socket,
 // because they do not apply to real GPUs.
 func stateDir(dir string, virtual bool) string {
 	if virtual {

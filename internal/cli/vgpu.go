@@ -56,7 +56,7 @@ func (v *virtualGPU) flags(c *cobra.Command) {
 	f.IntVar(&v.o.Devices, "devices", 0, "number of GPUs (default 2)")
 	f.StringVar(&v.platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
 	f.StringVar(&v.o.Driver, "driver", "", "variant of the emulated driver, `WORDS` separated by commas; an unknown word lists them")
-	f.StringVar(&v.o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default beside the socket)")
+	f.StringVar(&v.o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default next to the socket)")
 	f.DurationVar(&v.idle, "exit-when-idle", 0, "exit after this time without a program or daemon (0: never)")
 	f.IntVar(&v.ready, "ready-fd", -1, "file descriptor to report readiness on")
 	_ = f.MarkHidden("ready-fd")
@@ -64,7 +64,7 @@ func (v *virtualGPU) flags(c *cobra.Command) {
 }
 
 func (v *virtualGPU) run(cmd *cobra.Command, _ []string) error {
-	tell := newReadiness(v.ready)
+	report := newReadiness(v.ready)
 	err := func() error {
 		log, flush, err := v.app.logger(v.logLevel, v.logJSON)
 		if err != nil {
@@ -97,10 +97,10 @@ func (v *virtualGPU) run(cmd *cobra.Command, _ []string) error {
 				stop()
 			}()
 		}
-		v.o.Ready = func() { tell.done(nil) }
+		v.o.Ready = func() { report.done(nil) }
 		return p.Serve(ctx, v.o)
 	}()
-	tell.done(err)
+	report.done(err)
 	return err
 }
 

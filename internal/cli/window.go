@@ -25,7 +25,7 @@ func windowCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "window",
 		Short: "Prefer the programs of the active window",
-		Long: `Tools for policy AWF on X11 desktops. ` + "`follow`" + ` tells the daemon which programs
+		Long: `Tools for policy AWF on X11 desktops. ` + "`follow`" + ` reports to the daemon which programs
 belong to the active window, ` + "`launch`" + ` starts programs with their priorities, and
 ` + "`list`" + ` shows which programs belong to which window.`,
 	}
@@ -44,7 +44,7 @@ func windowFollowCommand(a *app) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "follow",
-		Short: "Tell the daemon which programs belong to the active window",
+		Short: "Report to the daemon which programs belong to the active window",
 		Long: `Follow the active window and set the hint window-active for your programs that
 belong to it, so that policy AWF prefers them. A program belongs to the nearest
 of its parents that has a window: a job in a terminal belongs to the terminal.
@@ -113,28 +113,28 @@ func followWindows(ctx context.Context, a *app, f *window.Follower, logLevel str
 // socketFolder holds the sockets of local X servers.
 const socketFolder = "/tmp/.X11-unix"
 
-// displayNames returns the displays to use: those named, else $DISPLAY, or all local ones.
-func displayNames(named []string, all bool) (func() []string, error) {
+// displayNames returns the displays to use: those given, else $DISPLAY, or all local ones.
+func displayNames(given []string, all bool) (func() []string, error) {
 	switch {
-	case all && len(named) > 0:
+	case all && len(given) > 0:
 		return nil, usagef("--all and --display exclude each other; use one")
 	case all:
 		return localDisplays, nil
-	case len(named) == 0 && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") != "":
+	case len(given) == 0 && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") != "":
 		return nil, errors.New("this is a Wayland session without X windows; use --pids, see docs/windows.md")
-	case len(named) == 0 && os.Getenv("DISPLAY") == "":
+	case len(given) == 0 && os.Getenv("DISPLAY") == "":
 		return nil, errors.New("no X display is known; set DISPLAY, or use --display or --all")
-	case len(named) == 0:
-		named = []string{os.Getenv("DISPLAY")}
+	case len(given) == 0:
+		given = []string{os.Getenv("DISPLAY")}
 	}
-	for i, name := range named {
-		if named[i] = window.DisplayName(name); !strings.Contains(name, ":") {
+	for i, name := range given {
+		if given[i] = window.DisplayName(name); !strings.Contains(name, ":") {
 			return nil, usagef("%q is not a display; use a name such as :0", name)
 		}
 	}
-	slices.Sort(named)
-	named = slices.Compact(named)
-	return func() []string { return named }, nil
+	slices.Sort(given)
+	given = slices.Compact(given)
+	return func() []string { return given }, nil
 }
 
 func localDisplays() []string {

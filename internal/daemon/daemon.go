@@ -165,7 +165,7 @@ func (d *Daemon) ListenTenants() (net.Listener, error) {
 	return d.listen("unix", filepath.Join(control.ClientDir, control.ControlSocket))
 }
 
-// linkClients makes the client socket available where earlier shims look. A hard link, unlike a
+// linkClients makes the client socket available where earlier shims expect it. A hard link, unlike a
 // symbolic one, is a stale socket to an earlier daemon, which replaces it.
 func (d *Daemon) linkClients() error {
 	link := filepath.Join(d.opts.Dir, control.ClientSocket)

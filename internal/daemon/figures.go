@@ -14,7 +14,7 @@ import (
 	"xsched/internal/loop"
 )
 
-// This file computes the figures of a process that operators look at.
+// This file computes the figures of a process for operators.
 
 // stateOf combines the states of a process's queues: one that runs counts most.
 func stateOf(p *control.Process) string {
@@ -113,7 +113,7 @@ var histogramBounds = sync.OnceValue(func() (bounds []time.Duration) {
 	return bounds
 })
 
-// userNames looks up login names. The results are kept for a while, because readers are frequent.
+// userNames finds login names. The results are kept for a while, because readers are frequent.
 type userNames struct {
 	mu    sync.Mutex
 	names map[int]string

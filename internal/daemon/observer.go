@@ -80,7 +80,7 @@ type cpuMeter struct {
 	beyond time.Duration // CPU time beyond the idle allowance
 }
 
-func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked bool) {
+func (m *cpuMeter) worked(now time.Time, cpu time.Duration, err error) (works bool) {
 	if err != nil {
 		return true // assume busy if unreadable
 	}
@@ -89,13 +89,13 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 	}
 	m.beyond = max(0, m.beyond-now.Sub(m.at)/restShare) + max(0, cpu-m.cpu)
 	m.at, m.cpu = now, cpu
-	worked = m.beyond >= restBurst
+	works = m.beyond >= restBurst
 	m.beyond = min(m.beyond, restBurst)
-	return worked
+	return works
 }
 
 // observe reports to the loop whether a process works.
 func (o *observer) observe(m *cpuMeter, user identity.User, id model.SessionID, pid int) {
 	cpu, err := clock.CPUTime(pid)
-	_ = o.access.loop.Observe(user, id, m.look(time.Now(), cpu, err))
+	_ = o.access.loop.Observe(user, id, m.worked(time.Now(), cpu, err))
 }

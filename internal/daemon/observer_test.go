@@ -30,11 +30,11 @@ func TestCPUMeter(t *testing.T) {
 			var m cpuMeter
 			start := time.Unix(1000, 0)
 			cpu, seen := time.Duration(0), time.Duration(0)
-			m.look(start, cpu, nil)
+			m.worked(start, cpu, nil)
 			for at := look; at < 20*time.Second; at += look {
 				used := time.Duration(at/test.every-(at-look)/test.every) * test.used
 				cpu += used
-				switch worked := m.look(start.Add(at), cpu, nil); {
+				switch worked := m.worked(start.Add(at), cpu, nil); {
 				case worked && seen == 0:
 					seen = at
 				case worked && used == 0:
@@ -52,7 +52,7 @@ func TestCPUMeter(t *testing.T) {
 
 func TestCPUMeterSeesNothing(t *testing.T) {
 	var m cpuMeter
-	if !m.look(time.Unix(1000, 0), 0, errors.New("no such clock")) {
+	if !m.worked(time.Unix(1000, 0), 0, errors.New("no such clock")) {
 		t.Error("an unreadable process counts as idle")
 	}
 }

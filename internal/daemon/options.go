@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon assembles `xsched serve` from sessions, loop, engine, drivers and guardian, and
-// implements control.Control.
+// Package daemon assembles `xsched serve` from sessions, loop, engine, drivers and guardian, and owns who
+// may see and change what: settings, hints, grants, holds, journal. It must know neither how requests
+// arrive, nor how the engine decides, nor any vendor.
 package daemon
 
 import (

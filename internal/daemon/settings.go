@@ -198,7 +198,7 @@ func (s *settings) Wedge(ctx context.Context, c control.Caller, r control.WedgeR
 	return control.WedgeReply(r), nil
 }
 
-// settable parses the address of a GPU that can have settings; 0: none is named. A host whose driver
+// settable parses the address of a GPU that can have settings; 0: the request has none. A host whose driver
 // lists its GPUs has no others.
 func (s *settings) settable(ctx context.Context, name string) (model.DeviceID, error) {
 	if name == "" {

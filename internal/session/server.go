@@ -350,7 +350,7 @@ func (srv *Server) SetLimits(sessions, perUser int) {
 	srv.cfg.MaxSessions, srv.cfg.MaxSessionsPerUID = cmp.Or(sessions, MaxSessions), cmp.Or(perUser, MaxSessionsPerUID)
 }
 
-// rivals reports whether a process has an attached session beside a new one, or gets one beside
+// rivals reports whether a process has an attached session in addition to a new one, or gets one in addition to
 // another. The caller holds the lock.
 func (srv *Server) rivals(s *Session) bool {
 	for _, o := range srv.sessions {

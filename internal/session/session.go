@@ -211,9 +211,9 @@ func (s *Session) restoredByClose() bool {
 // waitAll waits until all channels are closed. It returns false after the time limit, or if stop
 // returns true.
 func waitAll(done []<-chan struct{}, limit time.Duration, stop func() bool) bool {
-	timer, look := time.NewTimer(limit), time.NewTicker(10*time.Millisecond)
+	timer, tick := time.NewTimer(limit), time.NewTicker(10*time.Millisecond)
 	defer timer.Stop()
-	defer look.Stop()
+	defer tick.Stop()
 	for _, d := range done {
 		for waiting := true; waiting; {
 			select {
@@ -221,7 +221,7 @@ func waitAll(done []<-chan struct{}, limit time.Duration, stop func() bool) bool
 				waiting = false
 			case <-timer.C:
 				return false
-			case <-look.C:
+			case <-tick.C:
 				if stop != nil && stop() {
 					return false
 				}
