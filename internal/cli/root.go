@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cli owns the command line of xsched: one file per subcommand, on the typed client of package
-// control. It must not know how the daemon schedules. A failure prints one line to standard error, "xsched: cause; remedy". Exit
-// codes: 0 success, 1 failure, 2 usage error. `run` replaces itself with its command, so its exit
-// code is the command's.
+// control. It must not know how the daemon schedules. A failure prints one line to standard error,
+// "xsched: cause; remedy". Exit codes: 0 success, 1 failure, 2 usage error. `run` replaces itself with
+// its command, so its exit code is the command's.
 package cli
 
 import (
