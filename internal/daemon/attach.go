@@ -18,6 +18,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/guardian"
 	"xsched/internal/identity"
+	"xsched/internal/keeper"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
@@ -77,7 +78,7 @@ func (p *processes) Detach(ctx context.Context, c control.Caller, r control.Proc
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	p.keeper.forget(s.PID)
+	p.keeper.Forget(s.PID)
 	freed, err := p.access.server.Detach(ctx, s.PID)
 	if errors.Is(err, session.ErrNotFreed) {
 		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "none needed: the guardian repeats the resume until it succeeds",
@@ -93,7 +94,7 @@ func (p *processes) Detach(ctx context.Context, c control.Caller, r control.Proc
 type attacher struct {
 	log       *slog.Logger
 	access    *access
-	keeper    *keeper
+	keeper    *keeper.Keeper
 	drivers   *driver.Set
 	guardian  *guardian.Client
 	recovery  *guardian.Recovery // of processes that a previous daemon left
@@ -156,7 +157,7 @@ func (a *attacher) attach(ctx context.Context, c control.Caller, pid int, hint m
 	}
 	go a.observer.watch(s, attached)
 	a.unmanaged.request()
-	a.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, a.access.owner(c, "") == nil)
+	a.keeper.Keep(s.Identity, loop.Kept{Set: hint}, true, a.access.owner(c, "") == nil)
 	a.log.Info("attached", "pid", pid, "user", who.User, "command", command)
 	return a.access.find(ctx, c, pid)
 }

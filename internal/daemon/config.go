@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/engine"
+	"xsched/internal/keeper"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 )
@@ -54,7 +56,7 @@ func gpuKey(gpu model.DeviceID, name string) string {
 	return "gpus." + gpu.String() + "." + name
 }
 
-// over returns the configured value of a key with its source, for keeper.set.
+// over returns the configured value of a key with its source, for keeper.Set.
 func over(values []control.ConfigValue, key string) string {
 	for _, v := range values {
 		if v.Key == key {
@@ -65,12 +67,12 @@ func over(values []control.ConfigValue, key string) string {
 }
 
 // inForce returns what options say about the engine, with newer settings of operators.
-func (k *keeper) inForce(o *Options) engine.Config {
+func inForce(k *keeper.Keeper, log *slog.Logger, o *Options) engine.Config {
 	cfg := engineConfig(o)
-	for key, s := range k.overlay(func(key string) string { return over(o.Config.Values, key) }) {
+	for key, s := range k.Overlay(func(key string) string { return over(o.Config.Values, key) }) {
 		if err := apply(&cfg, key, s.Value); err != nil {
-			k.log.Warn("a run-time setting of the previous daemon is lost", "key", key, "value", s.Value, "err", err)
-			k.set(key, s.Value, "- "+s.Value) // forgets it
+			log.Warn("a run-time setting of the previous daemon is lost", "key", key, "value", s.Value, "err", err)
+			k.Set(key, s.Value, "- "+s.Value) // forgets it
 		}
 	}
 	return cfg
@@ -138,8 +140,8 @@ func apply(cfg *engine.Config, key, value string) error {
 // keepSetting remembers what an operator has set.
 func (s *settings) keepSetting(ctx context.Context, gpu model.DeviceID, name, value string) {
 	key := gpuKey(gpu, name)
-	s.keeper.set(key, value, over(s.terms.configured.Load().reply.Values, key))
-	s.keeper.flush(ctx)
+	s.keeper.Set(key, value, over(s.terms.configured.Load().reply.Values, key))
+	s.keeper.Flush(ctx)
 }
 
 // Config implements control.Control.
@@ -151,9 +153,9 @@ func (s *settings) Config(ctx context.Context, c control.Caller) (control.Config
 	out := now.reply
 	out.File, out.State = s.opts.ConfigFile, s.opts.KeepFile
 	out.Values, out.Rules = slices.Clone(out.Values), slices.Clone(out.Rules)
-	settings := s.keeper.overlay(func(key string) string { return over(out.Values, key) })
+	settings := s.keeper.Overlay(func(key string) string { return over(out.Values, key) })
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		value := control.ConfigValue{Key: key, Value: settings[key].Value, Source: settings[key].source}
+		value := control.ConfigValue{Key: key, Value: settings[key].Value, Source: settings[key].Source}
 		if i := slices.IndexFunc(out.Values, func(v control.ConfigValue) bool { return v.Key == key }); i >= 0 {
 			out.Values[i] = value
 		} else {
@@ -223,7 +225,7 @@ func (s *settings) readAgain(ctx context.Context) (control.ReloadReply, error) {
 	}) {
 		out.Changed = append(out.Changed, "rules")
 	}
-	cfg := s.keeper.inForce(&o)
+	cfg := inForce(s.keeper, s.log, &o)
 	if _, err := engine.New(cfg); err != nil {
 		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
 	}
@@ -235,7 +237,7 @@ func (s *settings) readAgain(ctx context.Context) (control.ReloadReply, error) {
 		s.terms.configured.Store(&next)
 		return out, unavailable(err)
 	}
-	s.keeper.prune(func(key string) string { return over(next.reply.Values, key) })
+	s.keeper.Prune(func(key string) string { return over(next.reply.Values, key) })
 	s.access.server.SetLimits(o.MaxSessions, o.MaxSessionsPerUID)
 	if s.opts.SetLogLevel != nil {
 		s.opts.SetLogLevel(o.LogLevel)

@@ -21,6 +21,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
 	"xsched/internal/health"
+	"xsched/internal/keeper"
 	"xsched/internal/loop"
 	"xsched/internal/record"
 	"xsched/internal/session"
@@ -44,7 +45,7 @@ type Daemon struct {
 	guardian *guardian.Client
 	record   *record.Log // nil: no recording
 	access   *access
-	keeper   *keeper
+	keeper   *keeper.Keeper
 	terms    *terms
 	health   health.Monitor
 
@@ -77,7 +78,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.openState()
-	eng, err := engine.New(d.keeper.inForce(&d.opts))
+	eng, err := engine.New(inForce(d.keeper, d.log, &d.opts))
 	if err != nil {
 		return nil, &control.Error{Kind: control.ErrInvalid, Cause: err.Error()}
 	}
@@ -94,7 +95,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d.onClose(func() { d.awaitTests(tests) })
 	// The last settings are saved after the programs are resumed: the disk may be slow.
 	keeping := &sync.WaitGroup{}
-	d.onClose(func() { keeping.Wait(); d.keeper.save() })
+	d.onClose(func() { keeping.Wait(); d.keeper.Save() })
 	if err := d.assemble(eng, clients, d.openDrivers()); err != nil {
 		return nil, err
 	}
@@ -106,7 +107,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	go d.holds.run(ctx, parts.holds)
 	go d.chronicle.run(ctx, parts.history)
 	go d.watchFolder(ctx, d.lock, parts.folder)
-	keeping.Go(func() { d.keeper.run(ctx, parts.settings) })
+	keeping.Go(func() { d.keeper.Run(ctx, parts.settings) })
 	d.keepTested(ctx, tests)
 	return d, nil
 }
@@ -127,10 +128,10 @@ func (d *Daemon) complete() (err error) {
 
 // openState reads what a previous daemon kept.
 func (d *Daemon) openState() {
-	d.keeper = openKeeper(d.opts.KeepFile, d.log)
+	d.keeper = keeper.Open(d.opts.KeepFile, d.log)
 	d.terms.configured.Store(&configured{rules: d.opts.Rules, reply: d.opts.Config})
-	d.terms.grants.Store(restoreGrants(d.keeper.grants, d.log))
-	d.keeper.prune(func(key string) string { return over(d.opts.Config.Values, key) })
+	d.terms.grants.Store(restoreGrants(d.keeper.Grants(), d.log))
+	d.keeper.Prune(func(key string) string { return over(d.opts.Config.Values, key) })
 }
 
 // openFolder takes the runtime folder and opens the socket for clients there.
@@ -278,7 +279,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: past.joined, Ended: past.ended,
-		Terms: d.terms.of, Kept: d.keeper.kept,
+		Terms: d.terms.of, Kept: d.keeper.Kept,
 		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
+	"xsched/internal/keeper"
 	"xsched/internal/model"
 )
 
@@ -21,7 +22,7 @@ type granting struct {
 	log    *slog.Logger
 	access *access
 	terms  *terms
-	keeper *keeper
+	keeper *keeper.Keeper
 }
 
 // Grants implements control.Control.
@@ -61,8 +62,8 @@ func (s *granting) replace(ctx context.Context, c control.Caller, r control.Gran
 		if err := s.apply(ctx, old, now); err != nil {
 			return none, "", err
 		}
-		s.keeper.setGrants(next)
-		s.keeper.flush(ctx)
+		s.keeper.SetGrants(next)
+		s.keeper.Flush(ctx)
 		s.log.Info("grants changed", "source", r.Source, "grants", len(r.Grants), "added", change.added, "changed", change.changed, "removed", change.removed, "user", c.User)
 	}
 	reply, err := s.reply(ctx, now, r.Source)

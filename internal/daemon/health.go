@@ -7,22 +7,23 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/health"
+	"xsched/internal/keeper"
 	"xsched/internal/logging"
 )
 
 // A part counts as dead after these times without a beat. A restart should need more than one late
 // beat, so each is ten periods or more, and above every limit that the part itself waits with.
 const (
-	loopLimit     = time.Second      // programs resume themselves after a tenth of it
-	observerLimit = 10 * time.Second // its period is 50 ms, and each request to the loop waits
-	holdsLimit    = 10 * time.Second // it waits answerTime for the loop
-	historyLimit  = 10 * time.Second // its period is 100 ms
-	scanLimit     = 60 * time.Second // its longest period is 20 s
-	settingsLimit = 10 * saveTime    // a request of an operator waits saveTime
-	folderLimit   = 10 * time.Second // its period is 500 ms
-	logLimit      = 5 * time.Second  // the queue of lines is full long before
-	driverLimit   = 5 * time.Minute  // a self-test may wait twice for testTime, and scans
-	guardianLimit = 10 * time.Second // it may wait for two answers and start a process
+	loopLimit     = time.Second          // programs resume themselves after a tenth of it
+	observerLimit = 10 * time.Second     // its period is 50 ms, and each request to the loop waits
+	holdsLimit    = 10 * time.Second     // it waits answerTime for the loop
+	historyLimit  = 10 * time.Second     // its period is 100 ms
+	scanLimit     = 60 * time.Second     // its longest period is 20 s
+	settingsLimit = 10 * keeper.SaveTime // a request of an operator waits keeper.SaveTime
+	folderLimit   = 10 * time.Second     // its period is 500 ms
+	logLimit      = 5 * time.Second      // the queue of lines is full long before
+	driverLimit   = 5 * time.Minute      // a self-test may wait twice for testTime, and scans
+	guardianLimit = 10 * time.Second     // it may wait for two answers and start a process
 )
 
 // Names of parts that have a remedy of their own.

@@ -9,6 +9,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/driver"
+	"xsched/internal/keeper"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 )
@@ -17,7 +18,7 @@ import (
 type processes struct {
 	access   *access
 	terms    *terms
-	keeper   *keeper
+	keeper   *keeper.Keeper
 	drivers  *driver.Set
 	attacher *attacher
 }
@@ -40,7 +41,7 @@ func (p *processes) Suspend(ctx context.Context, c control.Caller, r control.Pro
 // Resume implements control.Control.
 func (p *processes) Resume(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	s, err := p.access.find(ctx, c, r.PID)
-	if errors.Is(err, control.ErrNotFound) && p.access.owner(c, "") == nil && p.keeper.release(r.PID) {
+	if errors.Is(err, control.ErrNotFound) && p.access.owner(c, "") == nil && p.keeper.Release(r.PID) {
 		return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is not connected; it will not be suspended again when it connects", r.PID)}, nil
 	}
 	if err != nil {
@@ -90,8 +91,8 @@ func (p *processes) keepProcess(ctx context.Context, c control.Caller, s loop.Cl
 		return // it has ended
 	}
 	operator := p.access.owner(c, "") == nil
-	if p.keeper.keep(s.Identity, kept, s.Attached, operator); operator {
-		p.keeper.flush(ctx) // others do not make the disk work at their pace
+	if p.keeper.Keep(s.Identity, kept, s.Attached, operator); operator {
+		p.keeper.Flush(ctx) // others do not make the disk work at their pace
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
+	"xsched/internal/keeper"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 )
@@ -24,7 +25,7 @@ type settings struct {
 	log     *slog.Logger
 	access  *access
 	terms   *terms
-	keeper  *keeper
+	keeper  *keeper.Keeper
 	drivers *driver.Set
 	views   *views
 	journal *chronicle

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package keeper
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 
 // A user who sets hints for any number of processes leaves room for the operator's settings.
 func TestKeeperBoundsUsers(t *testing.T) {
-	k := openKeeper("", slog.New(slog.DiscardHandler))
+	k := Open("", slog.New(slog.DiscardHandler))
 	hold := func(pid, uid int, operator bool) bool {
 		who := loop.Identity{PID: pid, User: identity.OnHost(uid), Program: &identity.Program{Start: 1}}
-		k.keep(who, loop.Kept{Held: true}, false, operator)
-		return k.kept(who).Held
+		k.Keep(who, loop.Kept{Held: true}, false, operator)
+		return k.Kept(who).Held
 	}
 	for pid := range maxKept {
 		hold(1+pid, 1000, false)
@@ -38,14 +38,14 @@ func TestKeeperBoundsUsers(t *testing.T) {
 
 // Without a file, too, the keeper forgets processes that have ended.
 func TestKeeperForgetsTheEnded(t *testing.T) {
-	k := openKeeper("", slog.New(slog.DiscardHandler))
+	k := Open("", slog.New(slog.DiscardHandler))
 	start, err := identity.Started(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.keep(loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}, loop.Kept{Held: true}, false, true)
-	k.keep(loop.Identity{PID: 1 << 30, Program: &identity.Program{Start: 1}}, loop.Kept{Held: true}, false, true)
-	k.save()
+	k.Keep(loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}, loop.Kept{Held: true}, false, true)
+	k.Keep(loop.Identity{PID: 1 << 30, Program: &identity.Program{Start: 1}}, loop.Kept{Held: true}, false, true)
+	k.Save()
 	if _, ok := k.processes[os.Getpid()]; !ok || len(k.processes) != 1 {
 		t.Errorf("%+v", k.processes)
 	}
@@ -59,16 +59,16 @@ func TestKeeperRepeatsAFailedWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(obstacle, "state.json")
-		k := openKeeper(file, slog.New(slog.DiscardHandler))
+		k := Open(file, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		go k.run(ctx, nil)
+		go k.Run(ctx, nil)
 		start, err := identity.Started(os.Getpid())
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.keep(loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}, loop.Kept{Held: true}, false, true)
-		k.flush(ctx)
+		k.Keep(loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}, loop.Kept{Held: true}, false, true)
+		k.Flush(ctx)
 		if !k.hasFailed() {
 			t.Fatal("the write did not fail")
 		}
@@ -87,26 +87,26 @@ func TestKeeperRepeatsAFailedWrite(t *testing.T) {
 func TestSavesOfUsersArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const cost, during = 15 * time.Millisecond, 10 * time.Second
-		k := openKeeper(filepath.Join(t.TempDir(), "state.json"), slog.New(slog.DiscardHandler))
+		k := Open(filepath.Join(t.TempDir(), "state.json"), slog.New(slog.DiscardHandler))
 		writes := 0
 		k.write = func(state.Data) error { writes++; time.Sleep(cost); return nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go k.run(ctx, nil)
+		go k.Run(ctx, nil)
 		start, err := identity.Started(os.Getpid())
 		if err != nil {
 			t.Fatal(err)
 		}
 		set := func(n int, operator bool) {
 			who := loop.Identity{PID: os.Getpid(), User: identity.OnHost(1000), Program: &identity.Program{Start: start}}
-			k.keep(who, loop.Kept{Granted: model.Priority(1 + n%50)}, false, operator)
+			k.Keep(who, loop.Kept{Granted: model.Priority(1 + n%50)}, false, operator)
 		}
 		for n := range int(during / time.Millisecond) {
 			set(n, false)
 			if n%1000 == 999 {
 				began := time.Now()
 				set(100+n, true)
-				if k.flush(ctx); time.Since(began) > 2*cost+savePause {
+				if k.Flush(ctx); time.Since(began) > 2*cost+savePause {
 					t.Errorf("an operator waited %v", time.Since(began))
 				}
 			}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+// Package keeper owns what operators set at run time: settings, hints and suspensions of processes, and
+// grants, in memory and in a file for the next daemon. It must not know who may set what, nor apply it.
+package keeper
 
 import (
 	"context"
@@ -23,15 +25,15 @@ import (
 	"xsched/internal/state"
 )
 
-// keeper remembers what operators set at run time: for a reload of the configuration, for a process
+// Keeper remembers what operators set at run time: for a reload of the configuration, for a process
 // that connects again, and in a file for the next daemon. Only its own goroutine writes the file.
-type keeper struct {
+type Keeper struct {
 	path string // empty: no file
 	log  *slog.Logger
 	boot string
 
 	mu        sync.Mutex
-	settings  map[string]keptSetting
+	settings  map[string]Setting
 	processes map[int]state.Process
 	grants    map[string]json.RawMessage // by source; replaced, never changed
 	granted   bool                       // grants differ from their file
@@ -46,9 +48,10 @@ type keeper struct {
 	write func(state.Data) error // state.Save
 }
 
-type keptSetting struct {
+// Setting is what an operator has set for a key of the configuration.
+type Setting struct {
 	state.Setting
-	source string // control.SourceState or control.SourceRunTime
+	Source string // control.SourceState or control.SourceRunTime
 }
 
 const (
@@ -62,19 +65,19 @@ const (
 	// saveAgain is the time until a failed write is repeated: a full disk gets room without a change of
 	// the settings. One attempt a second costs little next to the operator's own requests.
 	saveAgain = time.Second
-	// saveTime bounds how long a request of an operator waits for the file.
-	saveTime = time.Second
+	// SaveTime bounds how long a request of an operator waits for the file.
+	SaveTime = time.Second
 	// maxKept bounds the processes, and maxKeptPerUser those that a user has set hints for: no user takes
 	// the place of the operator's settings. Processes that have ended count until the next write.
 	maxKept        = 16384
 	maxKeptPerUser = session.MaxSessionsPerUID
 )
 
-// openKeeper loads the file. It always returns a keeper: without a usable file an empty one.
-func openKeeper(path string, log *slog.Logger) *keeper {
+// Open loads the file. It always returns a keeper: without a usable file an empty one.
+func Open(path string, log *slog.Logger) *Keeper {
 	boot, _ := identity.BootID() // without one, nothing is of this boot
-	k := &keeper{
-		path: path, log: log, boot: boot, settings: map[string]keptSetting{}, processes: map[int]state.Process{},
+	k := &Keeper{
+		path: path, log: log, boot: boot, settings: map[string]Setting{}, processes: map[int]state.Process{},
 		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), done: make(chan struct{}),
 		write: func(data state.Data) error { return state.Save(path, data) },
 	}
@@ -91,7 +94,7 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 	}
 	k.grants = granted.Sources
 	for key, s := range data.Settings {
-		k.settings[key] = keptSetting{s, control.SourceState}
+		k.settings[key] = Setting{s, control.SourceState}
 	}
 	if data.Boot != k.boot {
 		return k
@@ -114,8 +117,15 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 	return k
 }
 
-// run writes the file after changes, until ctx ends.
-func (k *keeper) run(ctx context.Context, part *health.Part) {
+// Grants returns the grants by source, as they are kept.
+func (k *Keeper) Grants() map[string]json.RawMessage {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.grants
+}
+
+// Run writes the file after changes, until ctx ends.
+func (k *Keeper) Run(ctx context.Context, part *health.Part) {
 	for {
 		part.End()
 		var again <-chan time.Time
@@ -130,7 +140,7 @@ func (k *keeper) run(ctx context.Context, part *health.Part) {
 		}
 		part.Begin()
 		began := time.Now()
-		k.save()
+		k.Save()
 		part.End()
 		if !k.rest(ctx, time.Since(began)) {
 			return
@@ -145,7 +155,7 @@ func hasEnded(p *state.Process) bool {
 }
 
 // rest waits after a write of the given duration, until ctx ends.
-func (k *keeper) rest(ctx context.Context, took time.Duration) bool {
+func (k *Keeper) rest(ctx context.Context, took time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -160,14 +170,14 @@ func (k *keeper) rest(ctx context.Context, took time.Duration) bool {
 	return true
 }
 
-func (k *keeper) hasFailed() bool {
+func (k *Keeper) hasFailed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.failed
 }
 
-// save forgets processes that have ended, and writes the file if it is not current.
-func (k *keeper) save() {
+// Save forgets processes that have ended, and writes the file if it is not current.
+func (k *Keeper) Save() {
 	k.mu.Lock()
 	number := k.changed
 	data, grants, granted := state.Data{Boot: k.boot, Settings: map[string]state.Setting{}}, k.grants, k.granted
@@ -215,7 +225,7 @@ func (k *keeper) save() {
 }
 
 // touch requests a write. The caller holds the lock.
-func (k *keeper) touch() {
+func (k *Keeper) touch() {
 	k.changed++
 	select {
 	case k.wake <- struct{}{}:
@@ -223,10 +233,10 @@ func (k *keeper) touch() {
 	}
 }
 
-// flush waits until the file has all changes so far, or can't be written. A slow disk delays it by
-// saveTime at most.
-func (k *keeper) flush(ctx context.Context) {
-	timer := time.NewTimer(saveTime)
+// Flush waits until the file has all changes so far, or can't be written. A slow disk delays it by
+// SaveTime at most.
+func (k *Keeper) Flush(ctx context.Context) {
+	timer := time.NewTimer(SaveTime)
 	defer timer.Stop()
 	k.mu.Lock()
 	want := k.changed
@@ -249,9 +259,9 @@ func (k *keeper) flush(ctx context.Context) {
 	k.mu.Unlock()
 }
 
-// set remembers the value of a configuration key; over is the configured value with its source. The
+// Set remembers the value of a configuration key; over is the configured value with its source. The
 // configured value itself ends the setting.
-func (k *keeper) set(key, value, over string) {
+func (k *Keeper) Set(key, value, over string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, configured, _ := strings.Cut(over, " "); configured == value {
@@ -260,13 +270,13 @@ func (k *keeper) set(key, value, over string) {
 		}
 		delete(k.settings, key)
 	} else {
-		k.settings[key] = keptSetting{state.Setting{Value: value, Over: over}, control.SourceRunTime}
+		k.settings[key] = Setting{state.Setting{Value: value, Over: over}, control.SourceRunTime}
 	}
 	k.touch()
 }
 
-// setGrants remembers the grants of all sources.
-func (k *keeper) setGrants(sources map[string][]control.Grant) {
+// SetGrants remembers the grants of all sources.
+func (k *Keeper) SetGrants(sources map[string][]control.Grant) {
 	kept := make(map[string]json.RawMessage, len(sources))
 	for source, all := range sources {
 		kept[source], _ = json.Marshal(all) // strings and numbers
@@ -277,17 +287,17 @@ func (k *keeper) setGrants(sources map[string][]control.Grant) {
 	k.touch()
 }
 
-// overlay returns the settings that are newer than the configured values.
-func (k *keeper) overlay(configured func(key string) (text string)) map[string]keptSetting {
+// Overlay returns the settings that are newer than the configured values.
+func (k *Keeper) Overlay(configured func(key string) (text string)) map[string]Setting {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := maps.Clone(k.settings)
-	maps.DeleteFunc(out, func(key string, s keptSetting) bool { return configured(key) != s.Over })
+	maps.DeleteFunc(out, func(key string, s Setting) bool { return configured(key) != s.Over })
 	return out
 }
 
-// prune forgets the settings that are older than the configured values.
-func (k *keeper) prune(configured func(key string) (text string)) {
+// Prune forgets the settings that are older than the configured values.
+func (k *Keeper) Prune(configured func(key string) (text string)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for key, s := range k.settings {
@@ -299,8 +309,8 @@ func (k *keeper) prune(configured func(key string) (text string)) {
 	}
 }
 
-// keep remembers what is set for a process; operator: by root or the daemon's user.
-func (k *keeper) keep(who loop.Identity, kept loop.Kept, attached, operator bool) {
+// Keep remembers what is set for a process; operator: by root or the daemon's user.
+func (k *Keeper) Keep(who loop.Identity, kept loop.Kept, attached, operator bool) {
 	if who.Program == nil || who.Program.Start == 0 {
 		return
 	}
@@ -332,7 +342,7 @@ func (k *keeper) keep(who loop.Identity, kept loop.Kept, attached, operator bool
 }
 
 // count returns the number of processes that a user has set hints for. The caller holds the lock.
-func (k *keeper) count(account string) (n int) {
+func (k *Keeper) count(account string) (n int) {
 	for _, p := range k.processes {
 		if p.Account == account {
 			n++
@@ -341,8 +351,8 @@ func (k *keeper) count(account string) (n int) {
 	return n
 }
 
-// release forgets the suspension of a process, and reports whether there was one.
-func (k *keeper) release(pid int) bool {
+// Release forgets the suspension of a process, and reports whether there was one.
+func (k *Keeper) Release(pid int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p, ok := k.processes[pid]
@@ -355,8 +365,8 @@ func (k *keeper) release(pid int) bool {
 	return true
 }
 
-// forget forgets a process.
-func (k *keeper) forget(pid int) {
+// Forget forgets a process.
+func (k *Keeper) Forget(pid int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.processes[pid]; ok {
@@ -365,8 +375,8 @@ func (k *keeper) forget(pid int) {
 	}
 }
 
-// kept returns what was set for a process that connects.
-func (k *keeper) kept(who loop.Identity) loop.Kept {
+// Kept returns what was set for a process that connects.
+func (k *Keeper) Kept(who loop.Identity) loop.Kept {
 	k.mu.Lock()
 	p, ok := k.processes[who.PID]
 	k.mu.Unlock()
