@@ -124,7 +124,7 @@ func (u *unmanaged) scan(ctx context.Context) (took time.Duration) {
 
 // merge combines a scan with the departures that it could not see. A program counts from its first
 // scan on: programs that each live for one scan only would otherwise never count. One that is about
-// to connect counts until its first queue requests a scan (loop.assumeOutsiders).
+// to connect counts until its first queue requests a scan (package loop assumes it).
 // Preconditions: u.mu is held.
 func (u *unmanaged) merge(users map[model.DeviceID][]int, judged map[int][]model.DeviceID) (map[model.DeviceID][]int, map[model.DeviceID]bool) {
 	now, shared := map[model.DeviceID][]int{}, map[model.DeviceID]bool{}
