@@ -27,11 +27,12 @@ const (
 )
 
 const (
-	stageInit   = "init"   // PID 1 of the namespaces: sets them up and reaps orphans
-	stageTest   = "test"   // runs the tests, in the namespaces
-	stageRemove = "remove" // outlives a killed test and removes its cgroups
-	stageFleet  = "fleet"  // runs the plugins of many nodes, in the namespaces
-	stageAsk    = "ask"    // sends one request to the daemon, in a container
+	stageInit    = "init"    // PID 1 of the namespaces: sets them up and reaps orphans
+	stageTest    = "test"    // runs the tests, in the namespaces
+	stageRemove  = "remove"  // outlives a killed test and removes its cgroups
+	stageFleet   = "fleet"   // runs the plugins of many nodes, in the namespaces
+	stageMachine = "machine" // PID 1 of another node's namespaces
+	stageAsk     = "ask"     // sends one request to the daemon, in a container
 )
 
 func TestMain(m *testing.M) {
@@ -43,6 +44,8 @@ func TestMain(m *testing.M) {
 		os.Exit(removeAtEnd())
 	case stageFleet:
 		os.Exit(runFleet())
+	case stageMachine:
+		os.Exit(runMachine())
 	case stageAsk:
 		os.Exit(runAsk())
 	case stageTest:

@@ -50,7 +50,8 @@ func hierarchies() ([]hierarchy, error) {
 			continue
 		}
 		f, rest := strings.Fields(before), strings.Fields(after)
-		if rest[0] != "cgroup" && rest[0] != "cgroup2" {
+		covered := slices.ContainsFunc(found, func(h hierarchy) bool { return h.mount == f[4] })
+		if rest[0] != "cgroup" && rest[0] != "cgroup2" || covered {
 			continue
 		}
 		h := hierarchy{mount: f[4], kind: rest[0]}
@@ -174,11 +175,7 @@ func mountAll() error {
 	m.mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	m.mount("proc", "/proc", "proc", 0, "")
 	m.mount("sysfs", "/sys", "sysfs", 0, "")
-	m.tmpfs(cgroupDir)
-	for _, h := range trees {
-		m.folder(h.mount)
-		m.mount(h.kind, h.mount, h.kind, 0, h.options)
-	}
+	m.cgroups(trees)
 	m.tmpfs("/run")
 	for _, folder := range []string{"etc", "var"} {
 		private := "/run/private/" + folder
@@ -193,9 +190,7 @@ func mountAll() error {
 		m.tmpfs(folder)
 	}
 	m.folder(temporaryDir)
-	for name, value := range tunables {
-		m.hideTunable(name, value)
-	}
+	m.tunables()
 	// Pods may ask for mounts that appear later, which needs a shared root.
 	m.mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 	return m.err
@@ -218,6 +213,22 @@ func (m *mounter) tmpfs(target string) { m.mount("tmpfs", target, "tmpfs", 0, "m
 func (m *mounter) folder(path string) {
 	if m.err == nil {
 		m.err = os.MkdirAll(path, 0o755)
+	}
+}
+
+// cgroups mounts the trees as this cgroup namespace sees them.
+func (m *mounter) cgroups(trees []hierarchy) {
+	m.tmpfs(cgroupDir)
+	for _, h := range trees {
+		m.folder(h.mount)
+		m.mount(h.kind, h.mount, h.kind, 0, h.options)
+	}
+}
+
+// tunables hides the settings that a kubelet changes.
+func (m *mounter) tunables() {
+	for name, value := range tunables {
+		m.hideTunable(name, value)
 	}
 }
 

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -31,6 +32,8 @@ func program(name string) string { return filepath.Join(folder(), "bin", name) }
 // part is a process of the cluster that tests stop and start.
 type part struct {
 	name string
+	as   string // name of its log; empty: that of the part
+	file string // the program; empty: one that tools/kube built
 	args []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
@@ -52,7 +55,7 @@ func (p *part) start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	p.cmd = exec.Command(program(p.name), p.args...)
+	p.cmd = exec.Command(cmp.Or(p.file, program(p.name)), p.args...)
 	p.cmd.Env = environment()
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {
@@ -66,7 +69,7 @@ func (p *part) start() error {
 	return nil
 }
 
-func (p *part) log() string { return path("log", p.name+".log") }
+func (p *part) log() string { return path("log", cmp.Or(p.as, p.name)+".log") }
 
 // ended returns an error if the process has ended.
 func (p *part) ended() error {
@@ -118,6 +121,8 @@ var users = [][3]string{
 	{"manager", "system:kube-controller-manager", ""},
 	{"scheduler", "system:kube-scheduler", ""},
 	{"node", "system:node:" + NodeName, "system:nodes"},
+	{machineName(1), "system:node:" + machineName(1), "system:nodes"},
+	{machineName(2), "system:node:" + machineName(2), "system:nodes"},
 	{"viewer", "viewer", ""}, // has no right at first
 	{"nobody", "nobody", ""}, // never has one
 }
@@ -177,11 +182,11 @@ ttrpc = {address = "%s.ttrpc"}
 `, podRange),
 		// syncFrequency: when a pod that could not start is tried again.
 		path("kubelet.json"): fmt.Sprintf(`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration",
-"failCgroupV1":false,"cgroupDriver":"cgroupfs","resolvConf":"","makeIPTablesUtilChains":false,
+"address":%q,"failCgroupV1":false,"cgroupDriver":"cgroupfs","resolvConf":"","makeIPTablesUtilChains":false,
 "syncFrequency":"5s","volumePluginDir":"%s/volume-plugins","containerRuntimeEndpoint":"unix://%s",
 "evictionHard":{"memory.available":"50Mi"},"imageGCHighThresholdPercent":100,"localStorageCapacityIsolation":false,
 "authorization":{"mode":"AlwaysAllow"},"authentication":{"anonymous":{"enabled":true},"webhook":{"enabled":false}}}
-`, kubeletDir, containerdSocket),
+`, nodeAddress, kubeletDir, containerdSocket),
 	}
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
