@@ -196,6 +196,7 @@ func (d simulatedDaemon) Devices(context.Context) (control.Devices, error) {
 	for i := range d.gpus {
 		out.Devices = append(out.Devices, control.Device{
 			ID: fmt.Sprintf("0000:%02x:00.0", 0x10+i), Driver: "nvidia", Name: "Simulated GPU", MaxLevel: 3, Probed: true, Virtual: true,
+			Access: &control.DeviceAccess{Nodes: []string{"/dev/null"}},
 		})
 	}
 	return out, nil

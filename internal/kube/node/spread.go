@@ -27,7 +27,9 @@ const settled = 5 * time.Second
 // nothing would all get the first GPU. Each GPU therefore has room for one claim more than the emptiest of
 // its kind, and the emptiest come first. A GPU of another kind, or without enough memory or share, may be
 // what a claim needs. So after a while without a change every GPU has room for one more claim. A pod may have
-// more claims than a kind has GPUs. While it waits, the kind has room for all of them, in equal parts.
+// more claims than a kind has GPUs. While it waits, the kind has room for all of them, in equal parts. A claim
+// that is allocated and never prepared is not counted and takes room: its pod waits for a volume, or its
+// parameters are bad. While pods wait and nothing changes, the room therefore grows.
 type spread struct {
 	most   int            // claims of a GPU
 	counts map[string]int // claims by device, as of the last call
@@ -50,6 +52,9 @@ func (s *spread) room(devices []resourceapi.Device, counts map[string]int, need 
 		for _, name := range names {
 			if out[name] = least + 1; now.Sub(s.since) >= settled {
 				out[name] = counts[name] + 1
+			}
+			if need > 0 {
+				out[name] += int(now.Sub(s.since) / settled)
 			}
 			out[name] = min(out[name], s.most)
 		}

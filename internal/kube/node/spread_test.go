@@ -154,6 +154,40 @@ func TestSpreadLetsEveryoneIn(t *testing.T) {
 	}
 }
 
+// TestSpreadUnprepared: claims that are allocated and never prepared do not keep others from the node for ever.
+func TestSpreadUnprepared(t *testing.T) {
+	f := newFleet(4)
+	stuck := map[string]int{} // allocated; the plugin never sees them
+	place := func() bool {
+		f.published = f.apply(f.devices, f.counts, f.need, f.now)
+		for i := range f.published {
+			d := &f.published[i]
+			if room := d.Capacity[Tenants]; int64(stuck[d.Name]) < room.Value.Value() {
+				stuck[d.Name]++
+				return true
+			}
+		}
+		return false
+	}
+	for range f.devices {
+		if !place() {
+			t.Fatal("an empty GPU has no room")
+		}
+	}
+	f.now = f.now.Add(settled)
+	if place() {
+		t.Error("room for more without a pod that waits")
+	}
+	f.need = 1
+	for range 2 * settled / time.Second {
+		f.now = f.now.Add(time.Second)
+		if place() {
+			return
+		}
+	}
+	t.Errorf("a pod waits for ever: %v", stuck)
+}
+
 // pod places a pod: all of its claims, or none.
 func (f *fleet) pod(claims int, fits func(*resourceapi.Device) bool) bool {
 	before := maps.Clone(f.counts)
