@@ -31,7 +31,7 @@ struct queue {
   uint64_t word;        // busy streams, and from LAUNCHES on the launches of those that became idle
   struct xsi_lock lock; // of a change
   uint64_t transitions, changed_ns, busy_ns; // as in the page; they go on over the slot's lives
-  uint64_t aside, copies; // of struct xsi_tally; aside: submitted work that is no launch
+  uint64_t others, copies; // of struct xsi_tally; others: submitted work that is no launch
   uint64_t generation;
 
   uint32_t pci_domain, pci_bus_slot;
@@ -101,7 +101,7 @@ static void publish_count64(uint64_t *shown, uint64_t value) {
 
 static struct xsi_tally tally_of(const struct queue *queue) {
   uint64_t launches = __atomic_load_n(&queue->word, __ATOMIC_RELAXED) >> LAUNCHES;
-  return (struct xsi_tally){launches + __atomic_load_n(&queue->aside, __ATOMIC_RELAXED), launches,
+  return (struct xsi_tally){launches + __atomic_load_n(&queue->others, __ATOMIC_RELAXED), launches,
                             __atomic_load_n(&queue->copies, __ATOMIC_RELAXED)};
 }
 
@@ -144,8 +144,8 @@ static bool has_work(const struct queue *queue) {
   return (__atomic_load_n(&queue->word, __ATOMIC_ACQUIRE) & STREAMS) != 0;
 }
 
-// Every stream that begins or ends the queue's work comes here afterwards, so that the last one leaves what is
-// so. True if the daemon is to be told.
+// Every stream that begins or ends the queue's work comes here afterwards, so that the last one leaves the true
+// state. True if the caller has to call xsi_queue_changed.
 static bool settle(uint32_t index) {
   struct queue *queue = &queues[index];
   uint64_t now = xsi_now_ns();
@@ -173,8 +173,8 @@ bool xsi_queue_enter(int index) {
 void xsi_queue_add(int index, struct xsi_tally since) {
   if (!is_valid(index)) return;
   struct queue *queue = &queues[index];
-  uint64_t aside = since.submitted - since.launches;
-  if (aside) __atomic_fetch_add(&queue->aside, aside, __ATOMIC_RELAXED);
+  uint64_t others = since.submitted - since.launches;
+  if (others) __atomic_fetch_add(&queue->others, others, __ATOMIC_RELAXED);
   if (since.copies) __atomic_fetch_add(&queue->copies, since.copies, __ATOMIC_RELAXED);
   if (since.launches)
     __atomic_fetch_add(&queue->word, since.launches << LAUNCHES, __ATOMIC_ACQ_REL);
@@ -215,7 +215,7 @@ static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot,
     queues[i].untold = false;
     memset(&queues[i].hint, 0, sizeof queues[i].hint);
     __atomic_store_n(&queues[i].word, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&queues[i].aside, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&queues[i].others, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&queues[i].copies, 0, __ATOMIC_RELAXED);
     if (i >= used) used = i + 1;
     publish(i);
