@@ -351,7 +351,11 @@ func TestNobodyWaitsForAnUnevenProcess(t *testing.T) {
 		<-tried[1]
 		l.reach(running)
 	}
-	if best >= 200*time.Microsecond {
+	limit := 200 * time.Microsecond // for which the others would wait
+	if raceEnabled {
+		limit = 2 * time.Millisecond // with the detector, the first step takes longer than they wait
+	}
+	if best >= limit {
 		t.Errorf("stopped after %v at best", best)
 	}
 }
