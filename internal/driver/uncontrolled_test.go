@@ -36,13 +36,13 @@ func TestLoose(t *testing.T) {
 				return fail(over)
 			}}
 			w, _ := realTime(t, target, &fakePage{})
-			var told atomic.Int32
-			w.OnOff(func() { told.Add(1) })
+			var reports atomic.Int32
+			w.OnOff(func() { reports.Add(1) })
 			w.Want(run)
 			await(t, "applied", func() bool { _, n := target.last(); return n > 0 })
 			time.Sleep(2 * uncontrolledAfter)
-			if w.Uncontrolled() || told.Load() != 0 {
-				t.Errorf("uncontrolled %v, told %d without a failure", w.Uncontrolled(), told.Load())
+			if w.Uncontrolled() || reports.Load() != 0 {
+				t.Errorf("uncontrolled %v, reports %d without a failure", w.Uncontrolled(), reports.Load())
 			}
 			obeys.Store(false)
 			began := time.Now()
@@ -51,10 +51,10 @@ func TestLoose(t *testing.T) {
 			if took := time.Since(began); took < uncontrolledAfter {
 				t.Errorf("uncontrolled after %v", took)
 			}
-			await(t, "told", func() bool { return told.Load() > 0 })
+			await(t, "reports", func() bool { return reports.Load() > 0 })
 			close(over)
 			await(t, "under control", func() bool { return !w.Uncontrolled() })
-			await(t, "told again", func() bool { return told.Load() > 1 })
+			await(t, "reports again", func() bool { return reports.Load() > 1 })
 		})
 	}
 }
