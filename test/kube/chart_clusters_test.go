@@ -74,7 +74,7 @@ func TestChartForClusters(t *testing.T) {
 		}
 	}
 	text = helmMust(t, "template", "xsched", chart, "--set", "openshift.enabled=true,virtual.enabled=true")
-	if !strings.Contains(text, "allowPrivilegedContainer: false\n") {
+	if !strings.Contains(text, "allowPrivilegedContainer: false\nallowPrivilegeEscalation: false\n") {
 		t.Error("the constraints permit privileged containers that the chart does not have")
 	}
 	for _, d := range of[*appsv1.DaemonSet](chartObjects(t)) { // the constraints are those of this account
