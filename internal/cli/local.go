@@ -258,7 +258,7 @@ func servePrivate(ctx context.Context, a *app, o daemon.Options, pid int, report
 			}
 		}()
 	}
-	return serveDaemon(ctx, a, o, 0, webOptions{addr: webOff}, ready)
+	return serveDaemon(ctx, a, o, virtual.Options{}, webOptions{addr: webOff}, ready)
 }
 
 // awaitEnd waits for the end of a pidfd's process.

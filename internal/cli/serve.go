@@ -27,6 +27,7 @@ import (
 	"xsched/internal/logging"
 	"xsched/internal/model"
 	"xsched/internal/notify"
+	"xsched/internal/virtual"
 )
 
 func serveCommand(a *app) *cobra.Command {
@@ -91,12 +92,12 @@ func serveConfigured(cmd *cobra.Command, a *app, flags serveFlags) error {
 	setAudit(&o, r.flags.audit)
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
-	return serveDaemon(ctx, a, o, flags.devices, r.flags.web, nil)
+	return serveDaemon(ctx, a, o, flags.gpus, r.flags.web, nil)
 }
 
 // serveDaemon runs a daemon with its servers until ctx ends or a server fails. It calls ready, if not
 // nil, once clients can connect.
-func serveDaemon(ctx context.Context, a *app, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
+func serveDaemon(ctx context.Context, a *app, o daemon.Options, gpus virtual.Options, web webOptions, ready func(control.Control)) error {
 	manager := notify.FromEnvironment()
 	if o.Private {
 		manager = &notify.Manager{} // the program's service reports for itself
@@ -115,7 +116,7 @@ func serveDaemon(ctx context.Context, a *app, o daemon.Options, devices int, web
 	}
 	defer http.close()
 	if o.Virtual {
-		device, err := serveDevice(ctx, &o, devices)
+		device, err := serveDevice(ctx, &o, gpus)
 		if err != nil {
 			return err
 		}
@@ -154,7 +155,7 @@ func serveDaemon(ctx context.Context, a *app, o daemon.Options, devices int, web
 }
 
 // serveDevice starts the virtual GPU of a daemon.
-func serveDevice(ctx context.Context, o *daemon.Options, devices int) (*device, error) {
+func serveDevice(ctx context.Context, o *daemon.Options, gpus virtual.Options) (*device, error) {
 	if err := control.PrepareDir(o.Dir, os.Geteuid()); err != nil {
 		return nil, err
 	}
@@ -165,7 +166,7 @@ func serveDevice(ctx context.Context, o *daemon.Options, devices int) (*device, 
 	if o.VGPUSocket == "" {
 		o.VGPUSocket = p.Socket(o.Dir)
 	}
-	return startDevice(ctx, o.VGPUSocket, p, devices)
+	return startDevice(ctx, o.VGPUSocket, p, gpus)
 }
 
 // serveControl serves the control interface on all sockets. It calls cancel at their end.

@@ -19,7 +19,7 @@ import (
 type serveFlags struct {
 	o                daemon.Options
 	mode, level      string
-	devices          int
+	gpus             virtual.Options
 	starvation, hold time.Duration
 	logLevel         string
 	logJSON          bool
@@ -45,7 +45,8 @@ func (s *serveFlags) register(c *cobra.Command) {
 	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "maximum number of connected programs per user (default 1024)")
 	f.StringVar(&o.GuardianCgroup, "guardian-cgroup", "", "`FOLDER` of a cgroup for the guardian, unless its service runs (default the daemon's cgroup)")
 	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; start it if none is running")
-	f.IntVar(&s.devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
+	f.IntVar(&s.gpus.Devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
+	f.Var((*bytesFlag)(&s.gpus.Memory), "device-memory", "with --virtual: memory of each virtual GPU (default that of the platform)")
 	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
 	f.StringVar(&o.Record, "record", "", "record all scheduling events to `FILE` for xsched replay (at most 4 files of 64 MB)")
 	f.StringVar(&s.audit, "audit", auditAuto, "append changes, their authors and faults to `FILE` (at most 4 files of 8 MB, and as many for changes of other users); auto: "+auditDefault+" for root's daemon in /run/xsched, else off")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/control"
+	"xsched/internal/model"
 	"xsched/internal/virtual"
 	vdevice "xsched/internal/virtual/device"
 )
@@ -54,6 +55,7 @@ func (v *virtualGPU) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&v.o.Socket, "socket", "", "listen on `PATH` (default in --dir)")
 	f.IntVar(&v.o.Devices, "devices", 0, "number of GPUs (default 2)")
+	f.Var((*bytesFlag)(&v.o.Memory), "device-memory", "memory of each GPU (default that of the platform)")
 	f.StringVar(&v.platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
 	f.StringVar(&v.o.Driver, "driver", "", "variant of the emulated driver, `WORDS` separated by commas; an unknown word lists them")
 	f.StringVar(&v.o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default next to the socket)")
@@ -73,6 +75,9 @@ func (v *virtualGPU) run(cmd *cobra.Command, _ []string) error {
 		defer flush()
 		if v.o.Devices < 0 || v.o.Devices > virtual.MaxDevices {
 			return usagef("--devices %d is out of range; use 1 to %d", v.o.Devices, virtual.MaxDevices)
+		}
+		if v.o.Memory > virtual.MaxMemory {
+			return usagef("--device-memory %v is out of range; use up to %v", model.Bytes(v.o.Memory), model.Bytes(virtual.MaxMemory))
 		}
 		if v.idle < 0 {
 			return usagef("--exit-when-idle can't be negative; 0 disables it")
@@ -146,4 +151,20 @@ func accepts(path string) bool {
 	}
 	_ = conn.Close()
 	return true
+}
+
+// bytesFlag is an amount of memory.
+type bytesFlag uint64
+
+func (b *bytesFlag) String() string {
+	if *b == 0 {
+		return ""
+	}
+	return model.Bytes(*b).String()
+}
+func (b *bytesFlag) Type() string { return "size" }
+func (b *bytesFlag) Set(text string) error {
+	n, err := model.ParseBytes(text)
+	*b = bytesFlag(n)
+	return err
 }

@@ -45,7 +45,7 @@ type device struct {
 // startDevice ensures that a virtual GPU serves the socket. It starts the device in a session of
 // its own, so that the device survives a kill -9 of the daemon, as a real GPU does. The device
 // exits when it is idle.
-func startDevice(ctx context.Context, socket string, p virtual.Platform, devices int) (*device, error) {
+func startDevice(ctx context.Context, socket string, p virtual.Platform, gpus virtual.Options) (*device, error) {
 	if vgpuAnswers(p.Watch(socket)) {
 		return &device{}, nil
 	}
@@ -59,8 +59,11 @@ func startDevice(ctx context.Context, socket string, p virtual.Platform, devices
 	}
 	defer reader.Close()
 	args := []string{"vgpu", "--socket", socket, "--exit-when-idle", idleLimit.String(), "--ready-fd", "3", "--platform", p.Name}
-	if devices != 0 {
-		args = append(args, "--devices", strconv.Itoa(devices))
+	if gpus.Devices != 0 {
+		args = append(args, "--devices", strconv.Itoa(gpus.Devices))
+	}
+	if gpus.Memory != 0 {
+		args = append(args, "--device-memory", strconv.FormatUint(gpus.Memory, 10))
 	}
 	cmd := exec.Command(exe, args...)
 	cmd.ExtraFiles = []*os.File{writer}

@@ -10,6 +10,7 @@ import (
 
 	"xsched/internal/control/upstream"
 	"xsched/internal/daemon"
+	"xsched/internal/virtual"
 )
 
 // xserverRoot takes the command line of upstream's server, `xserver [POLICY] [PORT]`. It runs
@@ -52,7 +53,7 @@ func xserverRoot(a *app) *cobra.Command {
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return serveDaemon(ctx, a, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
+			return serveDaemon(ctx, a, o, virtual.Options{}, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
 		},
 	}
 	c.CompletionOptions.DisableDefaultCmd = true

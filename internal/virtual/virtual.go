@@ -18,10 +18,15 @@ import (
 // MaxDevices limits the GPUs of one process.
 const MaxDevices = vnvidia.MaxDevices
 
+// MaxMemory limits the memory of each GPU.
+const MaxMemory = vnvidia.MaxMemory
+
 // Options configure Serve.
 type Options struct {
 	Socket  string
 	Devices int // 0: the default
+	// Memory of each GPU; 0: the default.
+	Memory uint64
 	// Driver selects a variant of the emulated driver, in the platform's own terms; empty: the default.
 	Driver string
 	// Root is the folder for the driver's sysfs files; empty: next to the socket.
@@ -118,7 +123,7 @@ func serveNVIDIA(ctx context.Context, o Options) error {
 	if o.Driver != "" {
 		return fmt.Errorf("emulate driver %q: this platform has one driver; omit --driver", o.Driver)
 	}
-	return vnvidia.Serve(ctx, vnvidia.Options{Socket: o.Socket, Devices: o.Devices, Logger: o.Logger, Ready: o.Ready})
+	return vnvidia.Serve(ctx, vnvidia.Options{Socket: o.Socket, Devices: o.Devices, Memory: o.Memory, Logger: o.Logger, Ready: o.Ready})
 }
 
 func serveAMD(ctx context.Context, o Options) error {
@@ -128,6 +133,9 @@ func serveAMD(ctx context.Context, o Options) error {
 	}
 	if o.Devices > 0 {
 		config.GPUs = o.Devices
+	}
+	if o.Memory > 0 {
+		config.Memory = o.Memory
 	}
 	if o.Root == "" {
 		o.Root = filepath.Join(filepath.Dir(o.Socket), "kfd")

@@ -42,6 +42,7 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice device, bool
 
 static void destroy(CUcontext context) {
   context->magic = 0;
+  vg_vmm_destroy(context);
   vg_rm_destroy(context);
   vg_memory_destroy(context);
 }

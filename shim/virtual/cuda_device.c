@@ -8,8 +8,6 @@
 
 #include "standin.h"
 
-#define TOTAL_BYTES (4ull << 30)
-
 VG_EXPORT CUresult cuDriverGetVersion(int *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = VG_DRIVER_VERSION;
@@ -65,7 +63,9 @@ VG_EXPORT CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) {
 VG_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
   int ordinal;
   CUresult result = find(device, bytes, &ordinal);
-  if (result == CUDA_SUCCESS) *bytes = TOTAL_BYTES;
+  uint64_t room, total;
+  if (result == CUDA_SUCCESS) result = vg_rm_room((uint32_t)ordinal, &room, &total);
+  if (result == CUDA_SUCCESS) *bytes = total;
   return result;
 }
 VG_EXPORT CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device) {
@@ -127,6 +127,8 @@ static int attribute_value(int attribute, int ordinal) {
   case 76: return 0;           /* COMPUTE_CAPABILITY_MINOR */
   case 78: return 1;           /* STREAM_PRIORITIES_SUPPORTED */
   case 90: return 1;           /* COMPUTE_PREEMPTION_SUPPORTED */
+  case 102: return 1;          /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+  case 115: return 1;          /* MEMORY_POOLS_SUPPORTED */
   default: return 0;
   }
 }

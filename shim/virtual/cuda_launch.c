@@ -9,7 +9,6 @@
 #include "standin.h"
 
 #define DEFAULT_KERNEL_NS 10000
-#define BAD_ADDRESS (1ull << 62) /* the device rejects it, like a real one */
 
 struct vg_function {
   uint32_t magic;
@@ -160,7 +159,10 @@ static CUresult launch(bool per_thread, CUfunction function, unsigned int grid_x
     if (!read_arguments(params, extra, &out, &us, &node.entry.value))
       return vg_leave(CUDA_ERROR_INVALID_VALUE);
     node.entry.amount = (uint64_t)us * 1000;
-    if (out && !vg_offset(stream->context, out, 16, &node.entry.dst)) node.entry.dst = BAD_ADDRESS;
+    if (vg_is_mapped(out))
+      node.mapped_dst = out;
+    else if (out && !vg_offset(stream->context, out, 16, &node.entry.dst))
+      node.entry.dst = VG_BAD_ADDRESS;
   }
   return vg_leave(vg_perform(stream, &node));
 }

@@ -18,6 +18,8 @@ static CUdeviceptr address_of(CUcontext context, uint64_t offset) {
 
 /* A device address, or the address of pinned memory, as an offset into the context's VRAM. */
 bool vg_offset(CUcontext context, CUdeviceptr address, uint64_t bytes, uint64_t *offset) {
+  uint64_t room;
+  if (vg_is_mapped(address)) return vg_mapped(context, address, offset, &room) && bytes <= room;
   CUdeviceptr base = address_of(context, 0), host = (uintptr_t)context->vram;
   if (address >= base && address - base < context->vram_bytes)
     *offset = address - base;
@@ -28,7 +30,50 @@ bool vg_offset(CUcontext context, CUdeviceptr address, uint64_t bytes, uint64_t 
   return bytes <= context->vram_bytes - *offset;
 }
 
-static CUresult heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t *offset) {
+/* Blocks of a megabyte and more have device memory of their own, as whole pages of 2 MiB. Smaller ones share it.
+ * Which page a small block is in is not modelled. */
+#define SMALL_BLOCK (1u << 20)
+
+static uint64_t pages(uint64_t bytes) { return (bytes + VG_GRANULARITY - 1) / VG_GRANULARITY; }
+
+static CUresult small_change(CUcontext context, uint64_t bytes) {
+  while (context->small_count < pages(bytes)) {
+    if (context->small_count == context->small_room) {
+      size_t room = context->small_room ? 2 * context->small_room : 16;
+      uint64_t *more = realloc(context->small_tickets, room * sizeof *more);
+      if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
+      context->small_tickets = more;
+      context->small_room = room;
+    }
+    CUresult result =
+        vg_rm_take(context, VG_GRANULARITY, &context->small_tickets[context->small_count]);
+    if (result != CUDA_SUCCESS) return result;
+    context->small_count++;
+  }
+  while (context->small_count > pages(bytes))
+    vg_rm_give(context, context->small_tickets[--context->small_count]);
+  context->small_bytes = bytes;
+  return CUDA_SUCCESS;
+}
+
+static CUresult device_take(CUcontext context, struct vg_block *block) {
+  block->ticket = 0;
+  if (block->host) return CUDA_SUCCESS;
+  if (block->bytes < SMALL_BLOCK) return small_change(context, context->small_bytes + block->bytes);
+  return vg_rm_take(context, pages(block->bytes) * VG_GRANULARITY, &block->ticket);
+}
+
+static void device_give(CUcontext context, struct vg_block *block) {
+  if (block->ticket)
+    vg_rm_give(context, block->ticket);
+  else if (!block->host)
+    (void)small_change(context, context->small_bytes - block->bytes);
+  block->ticket = 0;
+}
+
+static void give_block(CUcontext context, struct vg_block *block);
+
+CUresult vg_heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t *offset) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > context->vram_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -50,20 +95,34 @@ static CUresult heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t
     block->bytes = bytes;
     block->next = rest;
   }
-  block->used = true;
   block->host = host;
-  context->used_bytes += bytes;
+  CUresult result = device_take(context, block);
+  block->used = true;
   *offset = block->offset;
+  if (result != CUDA_SUCCESS) give_block(context, block);
+  return result;
+}
+
+static struct vg_block *find_block(CUcontext context, uint64_t offset) {
+  struct vg_block *block = context->blocks;
+  while (block && (block->offset > offset || offset - block->offset >= block->bytes))
+    block = block->next;
+  return block && block->used ? block : NULL;
+}
+
+CUresult vg_heap_give(CUcontext context, uint64_t offset) {
+  struct vg_block *block = find_block(context, offset);
+  if (!block || block->offset != offset) return CUDA_ERROR_INVALID_VALUE;
+  device_give(context, block);
+  give_block(context, block);
   return CUDA_SUCCESS;
 }
 
-static CUresult heap_give(CUcontext context, uint64_t offset) {
-  struct vg_block *before = NULL, *block = context->blocks;
-  while (block && block->offset != offset)
-    before = block, block = block->next;
-  if (!block || !block->used) return CUDA_ERROR_INVALID_VALUE;
+static void give_block(CUcontext context, struct vg_block *block) {
+  struct vg_block *before = NULL;
+  for (struct vg_block *b = context->blocks; b != block; b = b->next)
+    before = b;
   block->used = false;
-  context->used_bytes -= block->bytes;
   struct vg_block *next = block->next;
   if (next && !next->used) {
     block->bytes += next->bytes;
@@ -75,7 +134,6 @@ static CUresult heap_give(CUcontext context, uint64_t offset) {
     before->next = block->next;
     free(block);
   }
-  return CUDA_SUCCESS;
 }
 
 void vg_memory_destroy(CUcontext context) {
@@ -84,6 +142,8 @@ void vg_memory_destroy(CUcontext context) {
     free(context->blocks);
     context->blocks = next;
   }
+  free(context->small_tickets);
+  context->small_tickets = NULL;
   free(context->stamps);
   context->stamps = NULL;
 }
@@ -95,7 +155,7 @@ static CUresult allocate(uint64_t bytes, bool host, uint64_t *address) {
   if (!address) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   result = vg_unsafe_call();
   uint64_t offset;
-  if (result == CUDA_SUCCESS) result = heap_take(context, bytes, host, &offset);
+  if (result == CUDA_SUCCESS) result = vg_heap_take(context, bytes, host, &offset);
   if (result == CUDA_SUCCESS)
     *address = host ? (uintptr_t)context->vram + offset : address_of(context, offset);
   return vg_leave(result);
@@ -121,6 +181,7 @@ static CUresult release(uint64_t address) {
   CUresult result = vg_enter(&context);
   if (result != CUDA_SUCCESS) return result;
   if (address == 0) return vg_leave(CUDA_SUCCESS);
+  if (vg_is_mapped(address)) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   uint64_t offset;
   for (uint32_t i = 0; !vg_offset(context, address, 0, &offset); i++) {
     if (i == VG_MAX_CONTEXTS) return vg_leave(CUDA_ERROR_INVALID_VALUE);
@@ -129,7 +190,7 @@ static CUresult release(uint64_t address) {
   }
   result = vg_unsafe_call();
   if (result == CUDA_SUCCESS) result = vg_wait_all(context);
-  if (result == CUDA_SUCCESS) result = heap_give(context, offset);
+  if (result == CUDA_SUCCESS) result = vg_heap_give(context, offset);
   return vg_leave(result);
 }
 
@@ -137,13 +198,59 @@ VG_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) { return release(address); 
 VG_EXPORT CUresult cuMemFree(CUdeviceptr address) { return release(address); }
 VG_EXPORT CUresult cuMemFreeHost(void *address) { return release((uintptr_t)address); }
 
+/* Rows are as far apart as an H200 puts them. */
+VG_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
+                                      size_t height, unsigned int element) {
+  if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (width > UINT64_MAX / 2 / height) return CUDA_ERROR_OUT_OF_MEMORY;
+  size_t row = (width + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  CUresult result = allocate(row * height, false, address);
+  if (result == CUDA_SUCCESS) *pitch = row;
+  return result;
+}
+
+/* The allocation precedes the stream's order, and the free follows all work: stricter than a pool. */
+static CUresult allocate_async(bool per_thread, CUdeviceptr *address, size_t bytes,
+                               CUstream stream) {
+  (void)per_thread, (void)stream;
+  return allocate(bytes, false, address);
+}
+static CUresult release_async(bool per_thread, CUdeviceptr address, CUstream stream) {
+  (void)per_thread, (void)stream;
+  return address ? release(address) : CUDA_ERROR_INVALID_VALUE;
+}
+VG_BOTH(cuMemAllocAsync, _ptsz, allocate_async,
+        (CUdeviceptr * address, size_t bytes, CUstream stream), address, bytes, stream)
+VG_BOTH(cuMemFreeAsync, _ptsz, release_async, (CUdeviceptr address, CUstream stream), address,
+        stream)
+
+VG_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  uint64_t offset;
+  struct vg_block *block = NULL;
+  for (uint32_t i = 0; !block && i < VG_MAX_CONTEXTS; i++) {
+    context = vg_context_at(i);
+    if (context && vg_offset(context, address, 0, &offset)) block = find_block(context, offset);
+  }
+  if (vg_is_mapped(address)) return vg_leave(vg_mapped_range(base, bytes, address));
+  if (!block) return vg_leave(CUDA_ERROR_NOT_FOUND);
+  if (base) *base = address - (offset - block->offset);
+  if (bytes) *bytes = block->bytes;
+  return vg_leave(CUDA_SUCCESS);
+}
+
 VG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   CUcontext context;
   CUresult result = vg_enter(&context);
   if (result != CUDA_SUCCESS) return result;
-  if (free_bytes) *free_bytes = context->vram_bytes - VG_HEAP_START - context->used_bytes;
-  if (total) *total = context->vram_bytes;
-  return vg_leave(CUDA_SUCCESS);
+  uint64_t room, all;
+  result = vg_rm_room((uint32_t)vg_device_ordinal(context->device), &room, &all);
+  if (result == CUDA_SUCCESS && free_bytes) *free_bytes = room;
+  if (result == CUDA_SUCCESS && total) *total = all;
+  return vg_leave(result);
 }
 
 #define SMALL 65536u
@@ -169,8 +276,10 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
   if (result != CUDA_SUCCESS || bytes == 0) return vg_leave(result);
   context = stream->context;
   struct vg_node node = {.entry = {.op = VG_COPY, .amount = bytes, .lane = (uint32_t)lane}};
-  bool dst_here = vg_offset(context, dst, bytes, &node.entry.dst);
-  bool src_here = vg_offset(context, src, bytes, &node.entry.src);
+  if (vg_is_mapped(dst)) node.mapped_dst = dst;
+  if (vg_is_mapped(src)) node.mapped_src = src;
+  bool dst_here = node.mapped_dst || vg_offset(context, dst, bytes, &node.entry.dst);
+  bool src_here = node.mapped_src || vg_offset(context, src, bytes, &node.entry.src);
   if (!src_here && lane == LANE_TO_DEVICE)
     node.host_src = (const void *)(uintptr_t)src;
   else if (!src_here)
@@ -220,8 +329,8 @@ VG_BOTH(cuMemcpyDtoDAsync_v2, _ptsz, inside,
 /* Unified form: the addresses determine the device's side. */
 static CUresult any(bool per_thread, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                     CUstream stream, bool wait) {
-  bool dst_device = dst >= VG_DEVICE_BASE && dst < VG_DEVICE_BASE * 5 / 4;
-  bool src_device = src >= VG_DEVICE_BASE && src < VG_DEVICE_BASE * 5 / 4;
+  bool dst_device = dst >= VG_DEVICE_BASE && dst < VG_MAPPED_END;
+  bool src_device = src >= VG_DEVICE_BASE && src < VG_MAPPED_END;
   int lane = dst_device && src_device ? LANE_INSIDE : dst_device ? LANE_TO_DEVICE : LANE_TO_HOST;
   return copy(per_thread, stream, dst, src, bytes, lane, wait);
 }
@@ -238,6 +347,10 @@ VG_EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr 
   if (result != CUDA_SUCCESS) return result;
   if (!data || attribute != MEMORY_TYPE) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   result = CUDA_ERROR_INVALID_VALUE;
+  if (vg_is_mapped(address) && vg_mapped_range(NULL, NULL, address) == CUDA_SUCCESS) {
+    *(unsigned *)data = TYPE_DEVICE;
+    result = CUDA_SUCCESS;
+  }
   for (uint32_t i = 0; i < VG_MAX_CONTEXTS && result != CUDA_SUCCESS; i++) {
     uint64_t offset;
     context = vg_context_at(i);
@@ -261,8 +374,9 @@ static CUresult fill(bool per_thread, CUdeviceptr dst, uint32_t value, uint32_t 
                                    .amount = (uint64_t)count * width,
                                    .value = value,
                                    .lane = LANE_INSIDE}};
+  if (vg_is_mapped(dst)) node.mapped_dst = dst;
   if (count > UINT64_MAX / 4 ||
-      !vg_offset(stream->context, dst, node.entry.amount, &node.entry.dst))
+      (!node.mapped_dst && !vg_offset(stream->context, dst, node.entry.amount, &node.entry.dst)))
     return vg_leave(CUDA_ERROR_INVALID_VALUE);
   return vg_leave(vg_perform(stream, &node));
 }

@@ -22,6 +22,7 @@
 #define ENGINE_GRAPHICS 1
 #define ENGINE_COPY0 9
 #define NV_ERR_INVALID_DEVICE 0x26
+#define NV_ERR_NO_MEMORY 0x51
 #define COPY_CHANNELS 4
 
 const char vg_container_variable[] = "NVIDIA_VISIBLE_DEVICES";
@@ -155,6 +156,45 @@ static int map_context(CUcontext context) {
   (void)madvise(control, control_bytes, MADV_DONTFORK);
   (void)madvise(vram, map.vram_bytes, MADV_DONTFORK);
   return 0;
+}
+
+static int memory_call(struct vg_memory *call) {
+  call->client = rm_client;
+  if (ioctl(rm_fd, _IOC(_IOC_READ | _IOC_WRITE, 'F', VG_ESC_MEMORY, sizeof *call), call) != 0)
+    return -errno;
+  return (int)call->status;
+}
+
+static CUresult memory_result(int status) {
+  return status == 0                  ? CUDA_SUCCESS
+         : status == NV_ERR_NO_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY
+                                      : CUDA_ERROR_UNKNOWN;
+}
+
+/* The kernel counts, so a ticket is its size. */
+CUresult vg_rm_take(CUcontext context, uint64_t bytes, uint64_t *ticket) {
+  struct vg_memory call = {.group = context->group, .op = VG_MEMORY_TAKE, .bytes = bytes};
+  CUresult result = memory_result(memory_call(&call));
+  *ticket = result == CUDA_SUCCESS ? bytes : 0;
+  return result;
+}
+
+void vg_rm_give(CUcontext context, uint64_t ticket) {
+  struct vg_memory call = {.group = context->group, .op = VG_MEMORY_GIVE, .bytes = ticket};
+  (void)memory_call(&call);
+}
+
+CUresult vg_rm_map(CUcontext context) {
+  struct vg_memory call = {.group = context->group, .op = VG_MEMORY_MAP};
+  return memory_call(&call) == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+CUresult vg_rm_room(uint32_t ordinal, uint64_t *free_bytes, uint64_t *total) {
+  struct vg_memory call = {.op = VG_MEMORY_INFO, .device = ordinal};
+  int status = memory_call(&call);
+  *free_bytes = call.free;
+  *total = call.total;
+  return memory_result(status);
 }
 
 CUresult vg_rm_create(CUcontext context, uint32_t ordinal) {

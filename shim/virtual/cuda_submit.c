@@ -99,13 +99,56 @@ static CUresult perform_staged(CUstream stream, const struct vg_node *node) {
   return CUDA_SUCCESS;
 }
 
+static CUresult perform(CUstream stream, const struct vg_node *node) {
+  if (node->host_src || node->host_dst) return perform_staged(stream, node);
+  CUresult result = vg_submit(stream, &node->entry, NULL);
+  vg_kick(stream->context);
+  return result;
+}
+
+/* The part of a copy or a fill from at on that is in one piece of memory. */
+static bool piece_at(CUcontext context, const struct vg_node *node, uint64_t at,
+                     struct vg_node *piece) {
+  uint64_t room;
+  *piece = *node;
+  piece->entry.amount = node->entry.amount - at;
+  piece->entry.dst += at, piece->entry.src += at;
+  if (piece->host_src) piece->host_src = (const unsigned char *)node->host_src + at;
+  if (piece->host_dst) piece->host_dst = (unsigned char *)node->host_dst + at;
+  if (node->mapped_dst) {
+    if (!vg_mapped(context, node->mapped_dst + at, &piece->entry.dst, &room)) return false;
+    if (room < piece->entry.amount) piece->entry.amount = room;
+  }
+  if (node->mapped_src) {
+    if (!vg_mapped(context, node->mapped_src + at, &piece->entry.src, &room)) return false;
+    if (room < piece->entry.amount) piece->entry.amount = room;
+  }
+  return true;
+}
+
+/* A kernel with a bad address fails on the device, a copy before anything is copied. */
+static CUresult perform_mapped(CUstream stream, const struct vg_node *node) {
+  struct vg_node piece = *node;
+  uint64_t room;
+  if (node->entry.op == VG_KERNEL) {
+    if (!vg_mapped(stream->context, node->mapped_dst, &piece.entry.dst, &room) || room < 16)
+      piece.entry.dst = VG_BAD_ADDRESS;
+    return perform(stream, &piece);
+  }
+  for (uint64_t at = 0; at < node->entry.amount; at += piece.entry.amount)
+    if (!piece_at(stream->context, node, at, &piece)) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t at = 0; at < node->entry.amount && result == CUDA_SUCCESS; at += piece.entry.amount)
+    result = piece_at(stream->context, node, at, &piece) ? perform(stream, &piece)
+                                                         : CUDA_ERROR_ILLEGAL_ADDRESS;
+  return result;
+}
+
 /* Executes one node on a stream, or records it. */
 CUresult vg_perform(CUstream stream, const struct vg_node *node) {
   if (stream->capture) return vg_capture_add(stream->capture, stream, node);
   CUresult result = vg_capture_implicit(stream->context, stream);
   if (result != CUDA_SUCCESS) return result;
-  if (node->host_src || node->host_dst) return perform_staged(stream, node);
-  result = vg_submit(stream, &node->entry, NULL);
-  vg_kick(stream->context);
-  return result;
+  return node->mapped_dst || node->mapped_src ? perform_mapped(stream, node)
+                                              : perform(stream, node);
 }

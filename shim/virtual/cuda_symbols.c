@@ -105,6 +105,20 @@
   PLAIN(cuMemHostAlloc, 2020, cuMemHostAlloc)                                                      \
   PLAIN(cuMemFreeHost, 2000, cuMemFreeHost)                                                        \
   PLAIN(cuMemGetInfo, 3020, cuMemGetInfo_v2)                                                       \
+  PLAIN(cuMemAllocPitch, 3020, cuMemAllocPitch_v2)                                                 \
+  PLAIN(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2)                                       \
+  PTSZ(cuMemAllocAsync, 11020, cuMemAllocAsync)                                                    \
+  PTSZ(cuMemFreeAsync, 11020, cuMemFreeAsync)                                                      \
+  PLAIN(cuMemAddressReserve, 10020, cuMemAddressReserve)                                           \
+  PLAIN(cuMemAddressFree, 10020, cuMemAddressFree)                                                 \
+  PLAIN(cuMemGetAllocationGranularity, 10020, cuMemGetAllocationGranularity)                       \
+  PLAIN(cuMemCreate, 10020, cuMemCreate)                                                           \
+  PLAIN(cuMemRelease, 10020, cuMemRelease)                                                         \
+  PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle)                           \
+  PLAIN(cuMemMap, 10020, cuMemMap)                                                                 \
+  PLAIN(cuMemUnmap, 10020, cuMemUnmap)                                                             \
+  PLAIN(cuMemSetAccess, 10020, cuMemSetAccess)                                                     \
+  PLAIN(cuMemGetAccess, 10020, cuMemGetAccess)                                                     \
   PLAIN(cuPointerGetAttribute, 4000, cuPointerGetAttribute)                                        \
   PTDS(cuMemcpy, 4000, cuMemcpy)                                                                   \
   PTSZ(cuMemcpyAsync, 4000, cuMemcpyAsync)                                                         \

@@ -30,6 +30,7 @@ struct hip_gpu {
   uint32_t id, location, domain, render_minor, gfx;
   uint32_t dies, save_bytes, stack_bytes; /* of one die's save area, and its control stack */
   int units, render;                      /* render: the open file, or -1 */
+  uint64_t total;                         /* bytes of VRAM */
   unsigned char *memory;
 };
 const struct hip_gpu *hip_gpu_at(int ordinal);
@@ -94,6 +95,24 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes);
 CUresult cuMemFree(CUdeviceptr address);
 CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags);
 CUresult cuMemFreeHost(void *address);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                            unsigned int element);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address);
+CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment,
+                             CUdeviceptr wanted, unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes);
+struct properties;
+struct access_of;
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const struct properties *properties,
+                                       int option);
+CUresult cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *properties,
+                     unsigned long long flags);
+CUresult cuMemRelease(unsigned long long handle);
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, unsigned long long handle,
+                  unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes);
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct access_of *list,
+                        size_t count);
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);

@@ -20,7 +20,7 @@
 
 #define TOPOLOGY "/sys/devices/virtual/kfd/kfd/topology/nodes"
 #define MAX_NODES 64
-#define VRAM_BYTES (4ull << 30)
+#define VRAM_BYTES (28ull << 30) /* sparse: device memory and pinned host memory */
 #define RING_BYTES (1u << 20)
 #define RING_PACKETS (RING_BYTES / 64)
 #define INTERNAL_BYTES 4096u
@@ -39,6 +39,8 @@
 #define KFD_FREE_MEMORY 0x40084B17u
 #define KFD_MAP_MEMORY 0xC0184B18u
 #define KFD_UNMAP_MEMORY 0xC0184B19u
+#define KFD_AVAILABLE_MEMORY 0xC0104B23u
+#define ALLOC_VRAM 1u
 #define KFD_RUNTIME_ENABLE 0xC0104B25u
 #define QUEUE_COMPUTE_AQL 2u
 
@@ -68,6 +70,7 @@ const struct hip_gpu *hip_gpu_at(int ordinal) {
   return ordinal >= 0 && (unsigned)ordinal < gpu_count ? &gpus[ordinal] : NULL;
 }
 
+static CUresult failure(int error);
 static int call(unsigned long request, void *arg) {
   int result;
   do
@@ -120,6 +123,8 @@ static void read_topology(void) {
                             .save_bytes = (uint32_t)property(text, "cwsr_size"),
                             .stack_bytes = (uint32_t)property(text, "ctl_stack_size"),
                             .render = -1};
+    if (read_text(node, "mem_banks/0/properties", text, sizeof text))
+      gpu->total = property(text, "size_in_bytes");
   }
 }
 
@@ -208,6 +213,45 @@ static int allocate(struct buffer *buffer, uint32_t gpu, size_t bytes) {
   memcpy(&buffer->handle, alloc + 16, 8);
   put64(map, 0, buffer->handle), put64(map, 8, (uintptr_t)&gpu), put32(map, 16, 1);
   return call(KFD_MAP_MEMORY, map);
+}
+
+/* ---- device memory ------------------------------------------------------------------- */
+
+/* The driver records it at an address of its own; the bytes are in the render file. */
+CUresult vg_rm_take(CUcontext context, uint64_t bytes, uint64_t *ticket) {
+  static uint64_t next = VG_MAPPED_END;
+  unsigned char alloc[40] = {0};
+  put64(alloc, 0, next), put64(alloc, 8, bytes), put32(alloc, 32, gpus[context->group].id);
+  put32(alloc, 36, ALLOC_VRAM);
+  *ticket = 0;
+  int error = call(KFD_ALLOC_MEMORY, alloc);
+  if (error != 0) return failure(error);
+  next += bytes;
+  memcpy(ticket, alloc + 16, 8);
+  return CUDA_SUCCESS;
+}
+
+void vg_rm_give(CUcontext context, uint64_t ticket) {
+  unsigned char arg[8];
+  (void)context;
+  put64(arg, 0, ticket);
+  (void)call(KFD_FREE_MEMORY, arg);
+}
+
+CUresult vg_rm_map(CUcontext context) {
+  (void)context;
+  return CUDA_SUCCESS;
+}
+
+CUresult vg_rm_room(uint32_t ordinal, uint64_t *free_bytes, uint64_t *total) {
+  unsigned char arg[16] = {0};
+  if (ordinal >= gpu_count) return CUDA_ERROR_INVALID_DEVICE;
+  put32(arg, 8, gpus[ordinal].id);
+  int error = call(KFD_AVAILABLE_MEMORY, arg);
+  if (error != 0) return failure(error);
+  memcpy(free_bytes, arg, 8);
+  *total = gpus[ordinal].total;
+  return CUDA_SUCCESS;
 }
 
 /* All dies' save areas with their room for a debugger, in whole pages. */

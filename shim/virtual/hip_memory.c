@@ -21,6 +21,35 @@ HIP_CALL(hipHostMalloc, (void **address, size_t bytes, unsigned int flags),
 HIP_CALL(hipHostFree, (void *address), cuMemFreeHost(address))
 HIP_CALL(hipMemGetInfo, (size_t * free_bytes, size_t *total), cuMemGetInfo_v2(free_bytes, total))
 
+HIP_CALL(hipMallocPitch, (void **address, size_t *pitch, size_t width, size_t height),
+         cuMemAllocPitch_v2((CUdeviceptr *)(void *)address, pitch, width, height, 4))
+HIP_CALL(hipMemGetAddressRange, (hipDeviceptr_t * base, size_t *bytes, hipDeviceptr_t address),
+         cuMemGetAddressRange_v2((CUdeviceptr *)(void *)base, bytes, AT(address)))
+
+/* ---- mapped memory ------------------------------------------------------------------------- */
+
+HIP_CALL(hipMemAddressReserve,
+         (void **address, size_t bytes, size_t alignment, void *wanted, unsigned long long flags),
+         cuMemAddressReserve((CUdeviceptr *)(void *)address, bytes, alignment, AT(wanted), flags))
+HIP_CALL(hipMemAddressFree, (void *address, size_t bytes), cuMemAddressFree(AT(address), bytes))
+HIP_CALL(hipMemGetAllocationGranularity,
+         (size_t * bytes, const struct properties *properties, int option),
+         cuMemGetAllocationGranularity(bytes, properties, option))
+HIP_CALL(hipMemCreate,
+         (unsigned long long *handle, size_t bytes, const struct properties *properties,
+          unsigned long long flags),
+         cuMemCreate(handle, bytes, properties, flags))
+HIP_CALL(hipMemRelease, (unsigned long long handle), cuMemRelease(handle))
+HIP_CALL(hipMemMap,
+         (void *address, size_t bytes, size_t offset, unsigned long long handle,
+          unsigned long long flags),
+         cuMemMap(AT(address), bytes, offset, handle, flags))
+HIP_CALL(hipMemUnmap, (void *address, size_t bytes), cuMemUnmap(AT(address), bytes))
+HIP_CALL(hipMemSetAccess, (void *address, size_t bytes, const struct access_of *list, size_t count),
+         cuMemSetAccess(AT(address), bytes, list, count))
+
+/* ---- behind a stream ----------------------------------------------------------------------- */
+
 static CUresult free_behind(void *address, hipStream_t stream, bool per_thread) {
   CUresult result = per_thread ? cuStreamSynchronize_ptsz(stream) : cuStreamSynchronize(stream);
   return result == CUDA_SUCCESS ? cuMemFree(AT(address)) : result;

@@ -22,8 +22,12 @@
 #define VG_DRIVER_VERSION 13000
 #define VG_MAX_DEVICES 64
 #define VG_MAX_CONTEXTS 512
-#define VG_DEVICE_BASE 0x600000000000ull /* device addresses: base + context << 33 | offset */
-#define VG_ADDRESS_BITS 33
+#define VG_DEVICE_BASE 0x600000000000ull /* device addresses: base + context << 35 | offset */
+#define VG_ADDRESS_BITS 35
+#define VG_MAPPED_BASE 0x700000000000ull /* behind those of all contexts: reserved address ranges */
+#define VG_MAPPED_END 0x780000000000ull
+#define VG_GRANULARITY (2ull << 20) /* of device memory */
+#define VG_BAD_ADDRESS (1ull << 62) /* an offset that the device rejects, like a real one */
 #define VG_STAGING_SLOTS 16
 #define VG_STAGING_BYTES (1u << 20)
 #define VG_STAMP_COUNT (1u << 17)
@@ -87,6 +91,7 @@ struct vg_node {
   struct vg_entry entry; /* op VG_KERNEL, VG_COPY or VG_FILL */
   const void *host_src;  /* copies from and to pageable memory go through staging */
   void *host_dst;
+  CUdeviceptr mapped_dst, mapped_src; /* where this is now is decided when the node is executed */
 };
 
 /* A capture: the graph being recorded and the participating streams. */
@@ -139,6 +144,7 @@ struct vg_stamp {
 struct vg_block {
   uint64_t offset, bytes;
   bool used, host;
+  uint64_t ticket; /* of device memory; 0: host memory, or a part of the small blocks' */
   struct vg_block *next;
 };
 
@@ -150,7 +156,7 @@ struct vg_context {
   uint32_t flags;
   uint32_t group, copy_groups[3];
   unsigned char *control, *vram;
-  uint64_t vram_bytes, used_bytes;
+  uint64_t vram_bytes;
   int doorbell;
   uint32_t channels;
   uint64_t put[VG_CHANNELS];
@@ -161,6 +167,9 @@ struct vg_context {
   CUstream streams;
   uint64_t stream_count;
   struct vg_block *blocks;
+  uint64_t small_bytes; /* in small blocks; they share device memory */
+  uint64_t *small_tickets;
+  size_t small_count, small_room;
   uint64_t staging_seq[VG_STAGING_SLOTS];
   uint32_t staging_channel[VG_STAGING_SLOTS], staging_next;
   bool staging_busy[VG_STAGING_SLOTS]; /* being read out */
@@ -200,6 +209,11 @@ int vg_rm_device_exists(uint32_t ordinal);
 CUresult vg_rm_create(CUcontext context, uint32_t ordinal);
 void vg_rm_destroy(CUcontext context);
 bool vg_rm_alive(void);
+/* Device memory: a ticket for some bytes is given back, or ends with the context. */
+CUresult vg_rm_take(CUcontext context, uint64_t bytes, uint64_t *ticket);
+void vg_rm_give(CUcontext context, uint64_t ticket);
+CUresult vg_rm_map(CUcontext context); /* may a range be mapped? */
+CUresult vg_rm_room(uint32_t ordinal, uint64_t *free_bytes, uint64_t *total);
 
 /* cuda_ring.c (HIP: hip_kfd.c): channels */
 uint32_t vg_pick_channel(CUcontext context,
@@ -222,6 +236,17 @@ void vg_streams_init(CUcontext context);
 /* cuda_memory.c */
 bool vg_offset(CUcontext context, CUdeviceptr address, uint64_t bytes, uint64_t *offset);
 void vg_memory_destroy(CUcontext context);
+CUresult vg_heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t *offset);
+CUresult vg_heap_give(CUcontext context, uint64_t offset);
+
+/* cuda_vmm.c */
+static inline bool vg_is_mapped(CUdeviceptr address) {
+  return address >= VG_MAPPED_BASE && address < VG_MAPPED_END;
+}
+/* The offset of a mapped address that the context can access, and how many bytes follow it there. */
+bool vg_mapped(CUcontext context, CUdeviceptr address, uint64_t *offset, uint64_t *bytes);
+CUresult vg_mapped_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr address);
+void vg_vmm_destroy(CUcontext context);
 
 /* cuda_graph.c */
 CUresult vg_unsafe_call(void); /* a call that a capture elsewhere may forbid */

@@ -3,43 +3,14 @@
  * Tests the driver API of the stand-in. Needs a virtual GPU (XSCHED_VGPU_SOCKET and the preloaded
  * libvgpu.so); prints "ok NAME" or "FAIL ..." per test.
  */
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "test_call.h"
 #include "vgpu.h"
-
-typedef void *handle;
-static void *library;
-static int failures;
-static const char *test;
-
-static int (*find(const char *name))() {
-  int (*function)() = (int (*)())dlsym(library, name);
-  if (!function) {
-    printf("FAIL %s: no %s\n", test, name);
-    exit(1);
-  }
-  return function;
-}
-#define CU(name, ...) find(#name)(__VA_ARGS__)
-#define IS(want, call)                                                                             \
-  do {                                                                                             \
-    int got_ = (call);                                                                             \
-    if (got_ != (want)) {                                                                          \
-      printf("FAIL %s: line %d: %s is %d\n", test, __LINE__, #call, got_);                         \
-      failures++;                                                                                  \
-    }                                                                                              \
-  } while (0)
-#define OK(call) IS(0, call)
-#define TRUE(condition) IS(1, (condition) ? 1 : 0)
 
 static handle context, spin, other;
 

@@ -13,6 +13,7 @@
 #define VG_MAX_ARG 64
 #define VG_MAX_PARAMS 4096
 #define VG_ESC_MAP 0xE0
+#define VG_ESC_MEMORY 0xE1
 #define VG_AREA_MAGIC 0x41414756 /* "VGAA" */
 #define VG_CHANNELS 8            /* compute channels per context */
 #define VG_RING 1024             /* entries per channel */
@@ -52,6 +53,21 @@ struct vg_map {
   uint64_t _rsv1;
 };
 
+/* VG_ESC_MEMORY: device memory of a context, given back at its end at the latest. */
+enum vg_memory_op { VG_MEMORY_INFO = 0, VG_MEMORY_TAKE = 1, VG_MEMORY_GIVE = 2, VG_MEMORY_MAP = 3 };
+
+struct vg_memory {
+  uint32_t client;
+  uint32_t group;
+  uint32_t op;
+  uint32_t device; /* of VG_MEMORY_INFO; else that of the group */
+  uint64_t bytes;
+  uint64_t free; /* out from here on */
+  uint64_t total;
+  uint32_t status;
+  uint32_t _rsv[5];
+};
+
 /* One entry of a channel's ring; written by the client, read once by the device. */
 enum vg_op { VG_KERNEL = 1, VG_COPY = 2, VG_FILL = 3, VG_WAIT = 4, VG_MARK = 5, VG_VALUE = 6 };
 
@@ -84,6 +100,7 @@ struct vg_channel {
 
 _Static_assert(sizeof(struct vg_entry) == VG_ENTRY_BYTES, "entry size");
 _Static_assert(sizeof(struct vg_channel) == 128, "two cache lines");
+_Static_assert(sizeof(struct vg_memory) == VG_MAX_ARG, "memory argument");
 _Static_assert(sizeof(struct vg_map) == VG_MAX_ARG, "map argument");
 _Static_assert(VG_CHANNEL_BYTES == VG_HEADER_BYTES + VG_RING * VG_ENTRY_BYTES, "channel size");
 

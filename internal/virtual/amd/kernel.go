@@ -52,16 +52,18 @@ type Config struct {
 	Scheduler Scheduler
 	GFX       uint32 // gfx_target_version: 90402 is gfx942
 	Numbers   Numbering
+	Memory    uint64 // VRAM of each GPU
 }
 
 // DefaultConfig is two gfx942 with the interface of Linux 6.12.
 func DefaultConfig() Config {
-	return Config{GPUs: 2, Minor: 17, Variant: Upstream, Scheduler: HWS, GFX: 90402, Numbers: Lowest}
+	return Config{GPUs: 2, Minor: 17, Variant: Upstream, Scheduler: HWS, GFX: 90402, Numbers: Lowest, Memory: 24 << 30}
 }
 
 // Faults inject misbehavior.
 type Faults struct {
 	UnmapFails  bool // the firmware does not reply: bit 30 in suspend, ETIME in update
+	NoMemory    bool // allocations of VRAM fail
 	SuspendNoop bool // suspend reports success, and the queues keep running
 }
 

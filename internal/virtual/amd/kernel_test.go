@@ -327,3 +327,37 @@ func (q *queue) units() (n int) {
 	}
 	return n
 }
+
+// VRAM ends for all processes together; system memory does not count, and freed memory counts no more.
+func TestMemoryEnds(t *testing.T) {
+	b := newBench(t, nil)
+	available := func() uint64 {
+		r := b.as(b.p, b.p.PID, arg(16, at32(8, gpu0)), 0xC0104B23, nil, -1)
+		return binary.LittleEndian.Uint64(r.arg)
+	}
+	alloc := func(bytes uint64, flags uint32) (int, uint64) {
+		r := b.as(b.p, b.p.PID, arg(40, at64(0, 1<<40), at64(8, bytes), at32(32, gpu0), at32(36, flags)), 0xC0284B16, nil, -1)
+		return r.result, binary.LittleEndian.Uint64(r.arg[16:])
+	}
+	all := b.config.Memory
+	if available() != all {
+		t.Fatalf("%d of %d available", available(), all)
+	}
+	result, handle := alloc(all-4096, allocVRAM)
+	if result != 0 || available() != 4096 {
+		t.Fatalf("%d, %d available", result, available())
+	}
+	if result, _ := alloc(8192, allocVRAM); result != -int(unix.ENOMEM) || available() != 4096 {
+		t.Errorf("beyond the end: %d, %d available", result, available())
+	}
+	if result, _ := alloc(8192, 2); result != 0 || available() != 4096 {
+		t.Errorf("system memory: %d, %d available", result, available())
+	}
+	if r := b.as(b.p, b.p.PID, arg(8, at64(0, handle)), 0x40084B17, nil, -1); r.result != 0 || available() != all {
+		t.Errorf("free: %d, %d available", r.result, available())
+	}
+	b.SetFaults(Faults{NoMemory: true})
+	if result, _ := alloc(4096, allocVRAM); result != -int(unix.ENOMEM) {
+		t.Errorf("with the fault: %d", result)
+	}
+}

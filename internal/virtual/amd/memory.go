@@ -16,10 +16,7 @@ type memory struct {
 	gpus           []uint32 // mapped to
 }
 
-const (
-	vramBytes = 64 << 30
-	allocVRAM = 1 // KFD_IOC_ALLOC_MEM_FLAGS_VRAM
-)
+const allocVRAM = 1 // KFD_IOC_ALLOC_MEM_FLAGS_VRAM
 
 func (k *Kernel) acquireVM(c *call) {
 	p, id := c.process, c.u32(4)
@@ -83,13 +80,15 @@ func (k *Kernel) allocMemory(c *call) {
 	case !bound:
 		c.done(fails(unix.ENODEV))
 		return
-	case bytes > vramBytes:
+	}
+	vram := c.u32(36)&allocVRAM != 0
+	if bytes > k.config.Memory || vram && (k.faults.NoMemory || bytes > k.config.Memory-k.usedVRAM(id)) {
 		c.done(fails(unix.ENOMEM))
 		return
 	}
 	p.handles++
 	handle := uint64(id)<<32 | p.handles
-	p.memory[handle] = &memory{address: c.u64(0), bytes: bytes, vram: c.u32(36)&allocVRAM != 0}
+	p.memory[handle] = &memory{address: c.u64(0), bytes: bytes, vram: vram}
 	c.put64(16, handle)
 	if c.u64(24)>>62 == 0 { // else doorbells, whose address the caller knows
 		c.put64(24, mmapMemory|p.handles*pageBytes)
@@ -176,16 +175,20 @@ func (k *Kernel) getClocks(c *call) {
 	c.done(0)
 }
 
-func (k *Kernel) available(c *call) {
-	used := uint64(0)
+// usedVRAM is what all processes have on a GPU.
+func (k *Kernel) usedVRAM(id uint32) (used uint64) {
 	for _, p := range k.processes {
 		for handle, m := range p.memory {
-			if m.vram && uint32(handle>>32) == c.u32(8) {
+			if m.vram && uint32(handle>>32) == id {
 				used += m.bytes
 			}
 		}
 	}
-	c.put64(0, vramBytes-min(used, vramBytes))
+	return used
+}
+
+func (k *Kernel) available(c *call) {
+	c.put64(0, k.config.Memory-min(k.usedVRAM(c.u32(8)), k.config.Memory))
 	c.done(0)
 }
 

@@ -77,7 +77,7 @@ func (t tree) writeTopology(config Config) error {
 			[2]string{node(n, "io_links/0/properties"), link(n, 0)},
 			[2]string{node(n, "gpu_id"), fmt.Sprintf("%d\n", gpuID(i))},
 			[2]string{node(n, "name"), "virtual\n"},
-			[2]string{node(n, "mem_banks/0/properties"), properties("heap_type", 1, "size_in_bytes", uint64(vramBytes), "flags", 0, "width", 8192, "mem_clk_max", 1300)},
+			[2]string{node(n, "mem_banks/0/properties"), properties("heap_type", 1, "size_in_bytes", config.Memory, "flags", 0, "width", 8192, "mem_clk_max", 1300)},
 			[2]string{node(n, "properties"), properties("cpu_cores_count", 0, "simd_count", simds, "mem_banks_count", 1, "caches_count", 0, "io_links_count", 1,
 				"p2p_links_count", 0, "cpu_core_id_base", 0, "simd_id_base", 2147487744, "max_waves_per_simd", 8, "lds_size_in_kb", config.ldsKiB(), "gds_size_in_kb", 0,
 				"num_gws", 64, "wave_front_size", 64, "array_count", arrays, "simd_arrays_per_engine", 1, "cu_per_simd_array", 10, "simd_per_cu", simdsPerUnit,

@@ -53,6 +53,8 @@ type Stats struct {
 	Objects  int `json:"objects"`  // RM objects. NVIDIA only
 	Contexts int `json:"contexts"` // mapped submission memories. NVIDIA only
 
+	Memory []MemoryUse `json:"memory,omitempty"` // device memory by process. NVIDIA only
+
 	Held []Held `json:"held,omitempty"` // controls in progress on GPUs that hang. NVIDIA only
 
 	// Wake-up latency of the device thread: the noise of the machine. NVIDIA only.
@@ -60,6 +62,13 @@ type Stats struct {
 	WakeLateMean  int64  `json:"wake_late_mean_ns"`
 	WakeLateMax   int64  `json:"wake_late_max_ns"`
 	WakesOver100u uint64 `json:"wakes_over_100us"`
+}
+
+// MemoryUse is the memory that one process has on one GPU.
+type MemoryUse struct {
+	Device int    `json:"device"`
+	PID    int    `json:"pid"`
+	Bytes  uint64 `json:"bytes"`
 }
 
 // Held is a control that a GPU will answer once it no longer hangs.
@@ -76,6 +85,16 @@ func (s *Stats) Client(pid int) (gpumodel.Account, bool) {
 		}
 	}
 	return gpumodel.Account{}, false
+}
+
+// MemoryOf returns the device memory of a process on a GPU.
+func (s *Stats) MemoryOf(pid, device int) uint64 {
+	for _, m := range s.Memory {
+		if m.PID == pid && m.Device == device {
+			return m.Bytes
+		}
+	}
+	return 0
 }
 
 // Look answers a query from the devices' timelines, or says that the operation is unknown.

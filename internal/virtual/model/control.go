@@ -86,6 +86,9 @@ type Faults struct {
 	NeverAnswer      map[int]bool // controls on files of these processes are never answered
 	Refuse           map[int]bool // changes that these processes ask for fail
 	OwnClients       bool         // FIFO_DISABLE_CHANNELS refuses clients of other files than its own
+	NoMemory         map[int]bool // allocations on these GPUs fail
+	MapFails         map[int]bool // these processes can map no memory
+	SlowCopies       int          // copies take this many times as long; 0: as usual
 	Hung             map[int]bool // these GPUs, from 0, neither run nor answer until the faults are cleared
 }
 

@@ -39,7 +39,7 @@ func (c *Channel) allowed() bool {
 func (e *copyEngine) add(g *GPU, c *Channel) {
 	w := c.head()
 	w.Duration = time.Duration(w.Bytes * int64(time.Second) / g.costs.CopyBytesPerSecond)
-	w.Duration = max(w.Duration, g.costs.CopyLatency)
+	w.Duration = max(w.Duration, g.costs.CopyLatency) * time.Duration(max(1, g.faults.SlowCopies))
 	e.queue = append(e.queue, c)
 	e.next()
 }

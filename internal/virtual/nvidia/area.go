@@ -31,7 +31,6 @@ const (
 	offsetDone     = 64
 	offsetDone32   = 72
 	offsetError    = 76
-	vramBytes      = 4 << 30 // sparse memory
 	longestKernel  = time.Hour
 	shortestKernel = time.Microsecond
 	inlineCopy     = 256 << 10 // larger copies run in the background
@@ -71,7 +70,7 @@ type areaChannel struct {
 
 // newArea creates the memory for the channels of one compute group. /proc shows the name for a
 // process that maps it, like the device file of a real GPU.
-func newArea(name string, gpu *gpumodel.GPU, account *gpumodel.Account, group *gpumodel.Group, lanes []*gpumodel.Group) (_ *area, err error) {
+func newArea(name string, vramBytes int64, gpu *gpumodel.GPU, account *gpumodel.Account, group *gpumodel.Group, lanes []*gpumodel.Group) (_ *area, err error) {
 	a := &area{gpu: gpu, account: account, doorbell: -1, send: [2]int{-1, -1}}
 	defer func() {
 		if err != nil {

@@ -377,15 +377,22 @@ func TestDeviceDies(t *testing.T) {
 	}
 }
 
+// build builds a test program of the stand-in.
+func (d *device) build(name string) string {
+	d.t.Helper()
+	program := filepath.Join(d.bin, name)
+	build := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program,
+		filepath.Join(sourceDir, name+".c"), "-ldl", "-pthread")
+	if out, err := build.CombinedOutput(); err != nil {
+		d.t.Fatalf("build: %v\n%s", err, out)
+	}
+	return program
+}
+
 // test_cuda.c tests the driver API and prints a line per test.
 func TestDriverAPI(t *testing.T) {
 	d := startDevice(t, 2)
-	program := filepath.Join(d.bin, "test_cuda")
-	build := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program,
-		filepath.Join(sourceDir, "test_cuda.c"), "-ldl", "-pthread")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	program := d.build("test_cuda")
 	cmd := exec.Command("timeout", "-s", "KILL", "60", program)
 	cmd.Env = d.environment()
 	out, err := cmd.CombinedOutput()

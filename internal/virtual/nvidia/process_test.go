@@ -23,7 +23,8 @@ import (
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("VGPU_TEST_SERVE"); socket != "" {
 		devices, _ := strconv.Atoi(os.Getenv("VGPU_TEST_DEVICES"))
-		err := Serve(context.Background(), Options{Socket: socket, Devices: devices, Ready: func() { fmt.Println("ready") }})
+		memory, _ := strconv.ParseUint(os.Getenv("VGPU_TEST_MEMORY"), 10, 64)
+		err := Serve(context.Background(), Options{Socket: socket, Devices: devices, Memory: memory, Ready: func() { fmt.Println("ready") }})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -171,7 +172,15 @@ type program struct {
 // tenant starts shim/virtual/tenant.c and waits until it is ready.
 func (d *device) tenant(env []string, args ...string) *program {
 	d.t.Helper()
-	p := &program{t: d.t, cmd: exec.Command(filepath.Join(d.bin, "tenant"), args...), lines: make(chan string, 100000)}
+	p := d.program(exec.Command(filepath.Join(d.bin, "tenant"), args...), env)
+	p.expect("R")
+	return p
+}
+
+// program starts a program on the device.
+func (d *device) program(cmd *exec.Cmd, env []string) *program {
+	d.t.Helper()
+	p := &program{t: d.t, cmd: cmd, lines: make(chan string, 100000)}
 	p.cmd.Env = d.environment(env...)
 	p.cmd.Stderr = os.Stderr
 	in, input, err := os.Pipe()
@@ -198,7 +207,6 @@ func (d *device) tenant(env []string, args ...string) *program {
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
 	})
-	p.expect("R")
 	return p
 }
 

@@ -53,6 +53,7 @@ type object struct {
 	channel *gpumodel.Channel // of a channel
 	area    *area             // of a compute group whose memory was mapped
 	token   uint32            // work-submit token of a channel, id of a group
+	memory  uint64            // of a compute group: device memory of its context
 }
 
 func (o *object) isChannel() bool { return o.channel != nil }
@@ -82,6 +83,8 @@ type resourceManager struct {
 	tokens     uint32
 	objects    int
 	areas      int
+	capacity   uint64   // of each GPU
+	used       []uint64 // by GPU
 	faults     *gpumodel.Faults
 	held       []heldControl
 	// newArea creates the shared memory of a context; set by the server.
@@ -89,7 +92,10 @@ type resourceManager struct {
 }
 
 func newResourceManager(gpus []*gpumodel.GPU, faults *gpumodel.Faults) *resourceManager {
-	return &resourceManager{gpus: gpus, nextClient: firstClient, clients: map[uint32]*client{}, faults: faults}
+	return &resourceManager{
+		gpus: gpus, nextClient: firstClient, clients: map[uint32]*client{}, faults: faults,
+		capacity: DefaultMemory, used: make([]uint64, len(gpus)),
+	}
 }
 
 func (rm *resourceManager) open(account *gpumodel.Account, uid uint32) *rmFile {
@@ -157,6 +163,9 @@ func (f *rmFile) ioctl(p vdevice.Packet, done answer) {
 		})
 	case reqVGMap:
 		f.mapCall(p, done)
+	case reqVGMemory:
+		f.memoryCall(p)
+		done(0)
 	default:
 		done(int(unix.ENOTTY))
 	}

@@ -184,6 +184,10 @@ func (f *rmFile) destroy(c *client, o *object) {
 	case o.group != nil:
 		f.rm.gpus[o.device].RemoveGroup(o.group)
 	}
+	if o.memory > 0 {
+		f.rm.used[o.device] -= o.memory
+		o.memory = 0
+	}
 	if o.area != nil {
 		o.area.close()
 		o.area = nil

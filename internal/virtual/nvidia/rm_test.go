@@ -355,7 +355,7 @@ func TestLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]uint64{
-		"VG_IOCTL_MAGIC": uint64(format.Magic), "VG_MAX_ARG": uint64(format.MaxArg), "VG_MAX_PARAMS": uint64(format.MaxParams), "VG_ESC_MAP": escVGMap,
+		"VG_IOCTL_MAGIC": uint64(format.Magic), "VG_MAX_ARG": uint64(format.MaxArg), "VG_MAX_PARAMS": uint64(format.MaxParams), "VG_ESC_MAP": escVGMap, "VG_ESC_MEMORY": escVGMemory,
 		"VG_AREA_MAGIC": areaMagic, "VG_RING": ringEntries, "VG_HEADER_BYTES": headerBytes, "VG_CHANNEL_BYTES": channelBytes,
 		"VG_ENTRY_BYTES": entryBytes, "VG_BLOCK_NS": blockNS, "VG_NO_ADDRESS": noAddress,
 	}

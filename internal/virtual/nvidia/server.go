@@ -25,6 +25,7 @@ import (
 type Options struct {
 	Socket  string // path of the SOCK_SEQPACKET socket
 	Devices int    // default 2
+	Memory  uint64 // of each device; default DefaultMemory
 	Logger  *slog.Logger
 	// Ready is called once clients can connect; may be nil.
 	Ready func()
@@ -69,6 +70,12 @@ func Serve(ctx context.Context, o Options) error {
 	if o.Devices < 1 || o.Devices > MaxDevices {
 		return fmt.Errorf("create %d devices: not between 1 and %d", o.Devices, MaxDevices)
 	}
+	if o.Memory == 0 {
+		o.Memory = DefaultMemory
+	}
+	if o.Memory > MaxMemory {
+		return fmt.Errorf("create devices with %v of memory: not above %v", model.Bytes(o.Memory), model.Bytes(MaxMemory))
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -85,7 +92,7 @@ func Serve(ctx context.Context, o Options) error {
 		s.gpus = append(s.gpus, gpumodel.NewGPU(s.now(), gpumodel.RemoteCosts(), s.timelines[i], s.faults))
 	}
 	s.rm = newResourceManager(s.gpus, s.faults)
-	s.rm.newArea = s.mapArea
+	s.rm.newArea, s.rm.capacity = s.mapArea, o.Memory
 	if err := s.listen(o.Socket); err != nil {
 		return err
 	}
@@ -254,7 +261,7 @@ const maxMemfdName = 249
 func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error) {
 	gpu := model.MakeDeviceID(0, uint32(o.device)+1, 0, 0)
 	name := fmt.Sprintf("vgpu:%d:%v:%s", os.Getpid(), gpu, s.socket)
-	a, err := newArea(name[:min(len(name), maxMemfdName)], s.gpus[o.device], f.account, o.group, lanes)
+	a, err := newArea(name[:min(len(name), maxMemfdName)], int64(s.rm.capacity+hostBytes), s.gpus[o.device], f.account, o.group, lanes)
 	if err != nil {
 		s.log.Warn("map context", "pid", f.account.PID, "err", err)
 		return nil, err

@@ -85,6 +85,7 @@ func (s *server) stats() *vdevice.Stats {
 	for _, h := range s.rm.held {
 		out.Held = append(out.Held, h.Held)
 	}
+	out.Memory = s.rm.memoryUse()
 	for _, g := range s.gpus {
 		out.Devices = append(out.Devices, g.Totals())
 	}
@@ -95,7 +96,9 @@ func (s *server) stats() *vdevice.Stats {
 }
 
 func noFaults() gpumodel.Faults {
-	return gpumodel.Faults{NeverAnswer: map[int]bool{}, Refuse: map[int]bool{}, Hung: map[int]bool{}}
+	return gpumodel.Faults{
+		NeverAnswer: map[int]bool{}, Refuse: map[int]bool{}, Hung: map[int]bool{}, NoMemory: map[int]bool{}, MapFails: map[int]bool{},
+	}
 }
 
 // setFault turns on a fault by name.
@@ -110,24 +113,27 @@ func setFault(f *gpumodel.Faults, name string) error {
 		f.LoseBlock = true
 	case "own-clients":
 		f.OwnClients = true
-	case "never-answer", "refuse":
+	case "never-answer", "refuse", "map-fails":
 		n, err := strconv.Atoi(pid)
 		if err != nil {
 			return fmt.Errorf("set fault %q: want %s:PID", name, verb)
 		}
-		if verb == "refuse" {
-			f.Refuse[n] = true
-		} else {
-			f.NeverAnswer[n] = true
-		}
-	case "hang-gpu":
+		map[string]map[int]bool{"never-answer": f.NeverAnswer, "refuse": f.Refuse, "map-fails": f.MapFails}[verb][n] = true
+	case "hang-gpu", "no-memory":
 		n, err := strconv.Atoi(pid)
 		if err != nil || n < 0 || n >= MaxDevices {
-			return fmt.Errorf("set fault %q: want hang-gpu:N, from 0", name)
+			return fmt.Errorf("set fault %q: want %s:N, from 0", name, verb)
 		}
-		f.Hung[n] = true
+		map[string]map[int]bool{"hang-gpu": f.Hung, "no-memory": f.NoMemory}[verb][n] = true
+	case "slow-copies":
+		n, err := strconv.Atoi(pid)
+		if err != nil || n < 1 {
+			return fmt.Errorf("set fault %q: want slow-copies:TIMES", name)
+		}
+		f.SlowCopies = n
 	default:
-		return fmt.Errorf("set fault %q: want suspend-noop, timeslice-ignored, lose-block, own-clients, never-answer:PID, refuse:PID or hang-gpu:N", name)
+		return fmt.Errorf("set fault %q: want suspend-noop, timeslice-ignored, lose-block, own-clients, never-answer:PID, refuse:PID, "+
+			"map-fails:PID, hang-gpu:N, no-memory:N or slow-copies:TIMES", name)
 	}
 	return nil
 }
