@@ -241,11 +241,10 @@ func (l *Loop) Observe(user identity.User, id model.SessionID, worked bool) erro
 		if c == nil {
 			return
 		}
-		now, times := clock.Now(), l.estimates.times()
+		now := clock.Now()
 		for _, q := range c.queues {
 			if q.guessed() {
-				q.estimate.Observe(now, worked, meter.Standing{Kept: l.engine.Kept(q.id), Starved: l.engine.WaitsSince(q.id, q.estimate.Since())}, times)
-				l.estimates.apply(now, c, q)
+				l.estimates.observe(now, c, q, worked)
 			}
 		}
 		l.dispatch.updateWorkers(c)

@@ -12,11 +12,43 @@ type estimator struct {
 	engine   *input
 	activity *activity
 	dispatch *dispatcher
+	known    meter.Estimates
 }
 
 func (e *estimator) times() meter.GuessTimes {
 	cfg := e.engine.Config()
 	return meter.NewGuessTimes(cfg.Quantum, cfg.StarvationBound)
+}
+
+// processOf identifies the process of a client for its estimates.
+func processOf(c *Client) meter.ProcessID {
+	if c.Program == nil {
+		return meter.ProcessID{PID: c.PID}
+	}
+	return meter.ProcessID{PID: c.PID, Start: c.Program.Start}
+}
+
+// begin estimates a queue before it enters the engine.
+func (e *estimator) begin(now model.Time, c *Client, q *queue) {
+	q.estimate, q.probing = e.known.Begin(now, c.User.Account().Key(), processOf(c), q.device, q.busy, e.times())
+	q.busy = q.estimate.Busy()
+	if q.busy {
+		q.seen.transitions++
+	}
+}
+
+// end keeps the estimate of a queue that leaves.
+func (e *estimator) end(now model.Time, c *Client, q *queue) {
+	if q.guessed() {
+		q.probing.End(now, processOf(c), q.estimate, e.times())
+	}
+}
+
+// observe reports whether the program of a queue used CPU time since the last call.
+func (e *estimator) observe(now model.Time, c *Client, q *queue, worked bool) {
+	at := meter.Standing{Kept: e.engine.Kept(q.id), Starved: e.engine.WaitsSince(q.id, q.estimate.Since())}
+	q.estimate.Observe(now, worked, at, e.times().PaidBy(q.probing))
+	e.apply(now, c, q)
 }
 
 // estimateChange is an estimated queue that a decision suspends or resumes.
@@ -36,7 +68,7 @@ func (e *estimator) applyChanges(now model.Time) {
 			continue
 		}
 		if g.stop {
-			q.estimate.Stop(now, e.engine.WaitsSince(q.id, q.estimate.Since()), e.times())
+			q.estimate.Stop(now, e.engine.WaitsSince(q.id, q.estimate.Since()), e.times().PaidBy(q.probing))
 		} else {
 			q.estimate.Resume(now)
 		}

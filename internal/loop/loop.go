@@ -133,7 +133,7 @@ func assemble(cfg Config, t *thread) *Loop {
 	l.admission = &admission{engine: in, registry: r, activity: l.activity, dispatch: l.dispatch, unmanaged: l.unmanaged, poll: l.poll}
 	l.pages = &pages{
 		engine: in, metrics: cfg.Metrics, thread: t, registry: r, pace: l.pace, activity: l.activity, dispatch: l.dispatch, hints: l.hints, holds: l.holds,
-		unmanaged: l.unmanaged, poll: l.poll, merge: l.merge, progress: l.progress, requests: l.requests, admission: l.admission, unhooked: map[*Client]bool{},
+		unmanaged: l.unmanaged, poll: l.poll, merge: l.merge, progress: l.progress, requests: l.requests, admission: l.admission, estimates: l.estimates, unhooked: map[*Client]bool{},
 	}
 	l.poll.follow = l.pages.follow
 	return l

@@ -14,7 +14,6 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
-	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/terms"
 	"xsched/internal/wire"
@@ -37,6 +36,7 @@ type pages struct {
 	progress  *progress
 	requests  *requestReader
 	admission *admission
+	estimates *estimator
 
 	unhookedQueues atomic.Int64     // queues of programs without hooks
 	unhooked       map[*Client]bool // those with such queues
@@ -221,6 +221,9 @@ func (p *pages) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueV
 // enter adds a queue to the engine; the caller updates the workers.
 func (p *pages) enter(now model.Time, c *Client, q *queue) {
 	q.unproved = c.unproved(q.device)
+	if q.guessed() {
+		p.estimates.begin(now, c, q)
+	}
 	q.owner, q.hints.Device, q.merge.own = c, q.device, q.busy
 	c.touch()
 	if c.merge.primaries[q.device] == nil {
@@ -234,7 +237,6 @@ func (p *pages) enter(now model.Time, c *Client, q *queue) {
 	can := c.queueCapability(q)
 	q.level, _ = can.Resolve(c.hints.Hint.Level)
 	q.want = model.Desired{Queue: q.id}
-	q.estimate = meter.NewGuess(now, q.busy)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
@@ -274,6 +276,7 @@ func (p *pages) removeQueue(now model.Time, c *Client, q *queue) {
 	c.touch()
 	c.countSeparate(q, q.hints.Separate(), false)
 	delete(c.queues, q.id.Index)
+	p.estimates.end(now, c, q)
 	p.dropUnhooked(c, q)
 	c.account.queues--
 	if c.merge.primaries[q.device] == q {

@@ -30,6 +30,7 @@ type queue struct {
 	gate       *gate.Target // nil: the queue's work is estimated
 	late       bool         // in dispatcher.lateGates
 	estimate   meter.Guess  // used if gate is nil
+	probing    *meter.Probing
 	merge      queueMerge
 	polled     bool // the client does not ring; see poll.go
 

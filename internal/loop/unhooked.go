@@ -85,7 +85,7 @@ func (p *pages) addAttached(c *Client) {
 			for c.queues[id.Index] != nil {
 				id.Index++
 			}
-			p.enter(clock.Now(), c, &queue{id: id, device: gpu, generation: 1, seen: reading{transitions: 1}, busy: true})
+			p.enter(clock.Now(), c, &queue{id: id, device: gpu, generation: 1, busy: true})
 		}
 	}
 	p.dispatch.updateWorkers(c)

@@ -52,7 +52,10 @@ func NewGuess(now model.Time, busy bool) Guess {
 }
 
 // GuessTimes are the limits that depend on the configuration.
-type GuessTimes struct{ probe, pause time.Duration }
+type GuessTimes struct {
+	probe, pause time.Duration
+	probing      *Probing // pays for probing turns; nil: nobody does
+}
 
 // NewGuessTimes returns the limits for the engine's quantum and starvation bound; 0: it has none.
 func NewGuessTimes(quantum, bound time.Duration) GuessTimes {
@@ -98,10 +101,13 @@ func (g *Guess) Observe(now model.Time, worked bool, at Standing, t GuessTimes) 
 			g.backOff(now, t)
 		}
 	case g.waits:
-		if g.waits = g.stopped || at.Starved || g.ran < t.probe; !g.waits && at.Kept {
-			g.backOff(now, t) // it keeps its small share of the GPU
+		if g.waits = g.stopped || at.Starved || g.ran < t.probe; !g.waits {
+			t.charge(g.ran)
+			if at.Kept {
+				g.backOff(now, t) // it keeps its small share of the GPU
+			}
 		}
-	case (g.stopped || at.Kept) && now >= g.retry:
+	case (g.stopped || at.Kept) && now >= g.retry && t.mayProbe(now):
 		g.waits, g.ran, g.since = true, 0, now
 	}
 }
@@ -112,6 +118,23 @@ func (g *Guess) Stop(now model.Time, starved bool, t GuessTimes) {
 	g.count(now)
 	g.stopped, g.starved = true, false
 	if g.idle && g.ran >= t.probe && !starved {
+		if g.waits {
+			t.charge(g.ran)
+		}
+		g.backOff(now, t)
+	}
+}
+
+// leave ends the estimate for a while. A queue that worked may still run for what it has left of
+// idleAfter. A probing turn ends.
+func (g *Guess) leave(now model.Time, t GuessTimes) {
+	g.count(now)
+	g.stopped, g.starved = false, false
+	if g.waits {
+		t.charge(g.ran)
+	}
+	if g.waits || !g.idle && g.ran >= idleAfter {
+		g.idle = true
 		g.backOff(now, t)
 	}
 }
@@ -124,6 +147,6 @@ func (g *Guess) Resume(now model.Time) {
 
 func (g *Guess) backOff(now model.Time, t GuessTimes) {
 	g.waits, g.ran = false, 0
-	g.pause = min(max(2*g.pause, firstPause), t.pause)
+	g.pause = max(min(max(2*g.pause, firstPause), t.pause), t.turns())
 	g.retry = now.Add(g.pause)
 }
