@@ -14,10 +14,10 @@ import (
 // estimate of a process outlives the end of its control.
 
 const (
-	// probeShare is the inverse of the time that all probing turns of one account may take on a GPU: 10 %,
-	// what docs/threat-model.md permits a user to cost others. Four idle programs need it in full: 50 ms
-	// each in the longest pause of 2 s.
-	probeShare = 10
+	// probeShare is the inverse of the time that all probing turns of one account may take on a GPU: 5 %.
+	// docs/threat-model.md permits a user to cost others 10 %, and a latency-critical program may leave
+	// them half of the time only. Two idle programs need it in full: 50 ms each in the longest pause of 2 s.
+	probeShare = 20
 	// keptEstimates is how many processes of an account the daemon remembers on a GPU. An account with
 	// more gets further first turns, which it pays for.
 	keptEstimates = 64

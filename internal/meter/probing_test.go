@@ -14,8 +14,9 @@ import (
 // attachLoop is a user who attaches to idle programs and detaches again.
 type attachLoop struct {
 	attached, detached time.Duration
-	programs           int // 0: a new one each time
-	together           int // attached at a time
+	programs           int  // 0: a new one each time
+	together           int  // attached at a time
+	service            bool // of another user, with requests all the time, next to unmanaged programs
 }
 
 // run returns the share of the GPU that a lower-priority job of another user has, which is always busy,
@@ -40,7 +41,12 @@ func (a attachLoop) run(t *testing.T, length time.Duration) (share float64, kept
 	places := make([]*attached, max(1, a.together))
 	pause := make([]time.Duration, len(places)) // until the next attach
 	count, had := 0, time.Duration(0)
-	const step = time.Millisecond
+	const step = 250 * time.Microsecond
+	service := model.QueueID{Session: 1 << 20}
+	if a.service {
+		e.AddQueue(1, model.Queue{ID: service, PID: 2, Device: 1, Hint: model.Hint{Priority: 10}, Level: model.LevelInterrupt})
+		e.SetUnmanaged(1, 1, true)
+	}
 	for at := step; at < length; at += step {
 		now := model.Time(at)
 		for i, p := range places {
@@ -65,6 +71,9 @@ func (a attachLoop) run(t *testing.T, length time.Duration) (share float64, kept
 				g.Observe(now, false, Standing{e.Kept(p.id), e.WaitsSince(p.id, g.Since())}, times.PaidBy(p.probing))
 				e.SetBusy(now, p.id, g.Busy())
 			}
+		}
+		if a.service {
+			e.SetBusy(now, service, at%(2500*time.Microsecond) == 0)
 		}
 		changes, _ := e.Decide(now)
 		for _, d := range changes {
@@ -91,8 +100,8 @@ func (a attachLoop) run(t *testing.T, length time.Duration) (share float64, kept
 }
 
 // However often a user attaches, and to however many programs without work: the job of another user
-// keeps 88 % of the GPU, and nearly all of it if the programs are the same. The first turns of a new
-// account are 2 % of the time that the test takes.
+// keeps 90 % of the GPU, and nearly all of it if the programs are the same. Next to the service and
+// unmanaged programs, 0.70 is all that it could have.
 func TestAttachesCostOthersLittle(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -101,12 +110,13 @@ func TestAttachesCostOthersLittle(t *testing.T) {
 	}{
 		{attachLoop{attached: 10 * ms, detached: 5 * ms, programs: 4, together: 4}, 0.98},
 		{attachLoop{attached: 70 * ms, detached: 5 * ms, programs: 4, together: 4}, 0.98},
-		{attachLoop{attached: 3000 * ms, detached: 110 * ms, programs: 4, together: 4}, 0.88},
+		{attachLoop{attached: 3000 * ms, detached: 110 * ms, programs: 4, together: 4}, 0.90},
 		{attachLoop{attached: 30 * ms, detached: 110 * ms, programs: 1}, 0.98},
-		{attachLoop{attached: 10 * ms, detached: 5 * ms}, 0.88},
-		{attachLoop{attached: 120 * ms, detached: 110 * ms}, 0.88},
-		{attachLoop{attached: 400 * ms, detached: 5 * ms, together: 100}, 0.88},
-		{attachLoop{attached: 60_000 * ms, programs: 100, together: 100}, 0.88},
+		{attachLoop{attached: 10 * ms, detached: 5 * ms}, 0.90},
+		{attachLoop{attached: 120 * ms, detached: 110 * ms}, 0.90},
+		{attachLoop{attached: 400 * ms, detached: 5 * ms, together: 100}, 0.90},
+		{attachLoop{attached: 400 * ms, detached: 5 * ms, programs: 4, together: 4, service: true}, 0.63},
+		{attachLoop{attached: 60_000 * ms, programs: 100, together: 100}, 0.90},
 	} {
 		t.Run(fmt.Sprintf("%v of %d, %d together", c.attached, c.programs, max(1, c.together)), func(t *testing.T) {
 			share, kept := c.run(t, 20*time.Second)
@@ -148,8 +158,8 @@ func TestProbesOfManyProgramsTakeTurns(t *testing.T) {
 	for _, n := range turns {
 		least, most = min(least, n), max(most, n)
 	}
-	if least < 3 || most > 12 {
-		t.Errorf("%d to %d turns in 200 s; one every 50 s is an equal share", least, most)
+	if least < 1 || most > 4 {
+		t.Errorf("%d to %d turns in 200 s; one every 100 s is an equal share", least, most)
 	}
 }
 
