@@ -8,10 +8,10 @@ import (
 	"xsched/internal/model"
 )
 
-// TestGather: under the strategy of batches, the protected queues gather if all of them should, and lower queues
+// TestGather: the protected queues gather if all of them should, and lower queues
 // keep their tiny slice instead of being suspended.
 func TestGather(t *testing.T) {
-	p, err := New("HPF/batch")
+	p, err := New("HPF")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,10 @@ import (
 // not wait for them. It does at the end. There the last batch would wait for the
 // low's slice.
 //
-// So lows keep the driver's slice beside such a high, and are suspended shortly
-// before its program is expected to wait (model.Segments), until the wait ends.
-// docs/strategies.md has the comparison with other strategies.
+// So the kernels of a short request gather on the device (model.Batching), which then
+// changes to them once. Beside a longer one, lows keep the driver's slice and are
+// suspended shortly before its program is expected to wait (model.Segments), until the
+// wait ends. docs/strategies.md has the comparison with other strategies.
 
 // Strategy is what HPF does beside launch-bound highs. A name such as "HPF/wait"
 // selects one, for measurements.
@@ -26,14 +27,14 @@ type Strategy string
 
 // The strategies.
 const (
-	JustInTime   Strategy = "" // suspend lows shortly before the wait
+	Batches      Strategy = "" // short requests gather on the device; before others wait, lows are suspended
+	JustInTime   Strategy = "in-time"
 	TinySlices   Strategy = "tiny"
 	MediumSlices Strategy = "medium"
 	NativeSlices Strategy = "native"
 	StopAtWait   Strategy = "wait"
 	WholeRequest Strategy = "whole"
 	TinyInTime   Strategy = "tiny-in-time"
-	Batches      Strategy = "batch"
 	AllBatches   Strategy = "batch-all" // for tests
 )
 
@@ -46,8 +47,8 @@ var strategies = map[Strategy]string{
 	StopAtWait:   "suspended when its program begins to wait",
 	WholeRequest: "suspended from its first launch on",
 	TinyInTime:   "a tiny slice shortly before its program waits",
-	Batches:      "a tiny slice, while the request gathers on the device",
-	AllBatches:   "the same, and all programs gather whether or not it pays",
+	JustInTime:   "suspended shortly before its program waits; no request gathers on the device",
+	AllBatches:   "a tiny slice, and all programs gather on the device whether or not it pays",
 }
 
 // InTime reports that lows give way shortly before a program waits.

@@ -58,9 +58,9 @@ func TestStrategies(t *testing.T) {
 // TestUnknownStrategies: an error names the strategies of a known policy.
 func TestUnknownStrategies(t *testing.T) {
 	for name, known := range map[string]string{
-		"hpf/x":   "HPF, HPF/batch, HPF/batch-all, HPF/medium, HPF/native, HPF/tiny, HPF/tiny-in-time, HPF/wait, HPF/whole",
-		"HPF/":    "HPF, HPF/batch",
-		"HPF/a/b": "HPF, HPF/batch",
+		"hpf/x":   "HPF, HPF/batch-all, HPF/in-time, HPF/medium, HPF/native, HPF/tiny, HPF/tiny-in-time, HPF/wait, HPF/whole",
+		"HPF/":    "HPF, HPF/batch-all",
+		"HPF/a/b": "HPF, HPF/batch-all",
 		"RR/wait": strings.Join(Names(), ", "),
 		"/wait":   strings.Join(Names(), ", "),
 	} {

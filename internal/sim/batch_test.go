@@ -17,7 +17,7 @@ func TestBatches(t *testing.T) {
 		launch time.Duration
 	}{"3 ms": {133, 42 * time.Microsecond}, "2 ms": {200, 28 * time.Microsecond}} {
 		s := &Scenario{
-			Name: "batches", Duration: Duration(5 * time.Second), Policy: "HPF/batch",
+			Name: "batches", Duration: Duration(5 * time.Second), Policy: "HPF",
 			Tenants: []Tenant{
 				{
 					Name: "high", Hint: Hint{Priority: 10, SLO: model.SLO{Latency: time.Minute}}, Kernel: Fixed(5 * time.Microsecond),
@@ -29,7 +29,7 @@ func TestBatches(t *testing.T) {
 		if err := s.Check(); err != nil {
 			t.Fatal(err)
 		}
-		runs := run(t, s, Options{Policies: []string{"native", "HPF/batch"}}).Runs
+		runs := run(t, s, Options{Policies: []string{"native", "HPF"}}).Runs
 		native, batch := &runs[0], &runs[1]
 		high := &batch.Classes[0]
 		span{native.Lows.Kept + 0.02, 1}.check(t, name+": kept", batch.Lows.Kept)

@@ -92,13 +92,13 @@ func TestPoorPrediction(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs := run(t, s[0], Options{Policies: []string{"native", "HPF/wait", "HPF"}}).Runs
+		runs := run(t, s[0], Options{Policies: []string{"native", "HPF/wait", "HPF/in-time"}}).Runs
 		delay := func(i int) float64 { h := &runs[i].Classes[0]; return h.Latency.Mean - h.Alone.Mean }
 		span{0, delay(0) / 2}.check(t, c.name+": mean delay, stopped at the wait", delay(1))
 		span{runs[0].Lows.Kept - 0.05, 1}.check(t, c.name+": kept, stopped at the wait", runs[1].Lows.Kept)
-		span{0, delay(0) / 2}.check(t, c.name+": mean delay under HPF", delay(2))
+		span{0, delay(0) / 2}.check(t, c.name+": mean delay just in time", delay(2))
 		if c.fallsBack {
-			span{runs[1].Lows.Kept - 0.01, runs[1].Lows.Kept + 0.01}.check(t, c.name+": kept under HPF", runs[2].Lows.Kept)
+			span{runs[1].Lows.Kept - 0.01, runs[1].Lows.Kept + 0.01}.check(t, c.name+": kept, just in time", runs[2].Lows.Kept)
 		}
 	}
 }
@@ -211,7 +211,7 @@ tenants:
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs := run(t, s, Options{Policies: []string{"HPF", "HPF/batch"}}).Runs
+		runs := run(t, s, Options{Policies: []string{"HPF/in-time", "HPF"}}).Runs
 		for i := range runs {
 			high := &runs[i].Classes[0]
 			span{0.9, 1.10}.check(t, launch+": P99", high.Latency.P99/high.Alone.P99)

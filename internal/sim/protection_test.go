@@ -93,7 +93,7 @@ func TestStallingThread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res := run(t, s[0], Options{Policies: []string{"HPF/whole", "HPF/wait", "HPF"}})
+	res := run(t, s[0], Options{Policies: []string{"HPF/whole", "HPF/wait", "HPF/in-time"}})
 	whole, wait, inTime := res.Runs[0].Classes[0].Latency, res.Runs[1].Classes[0].Latency, res.Runs[2].Classes[0].Latency
 	t.Logf("P50, P95, P99: whole %.2f %.2f %.2f, at the wait %.2f %.2f %.2f, in time %.2f %.2f %.2f", whole.P50, whole.P95, whole.P99,
 		wait.P50, wait.P95, wait.P99, inTime.P50, inTime.P95, inTime.P99)

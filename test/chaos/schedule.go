@@ -29,9 +29,9 @@ type Setup struct {
 // policy is the one that holds where no fault has changed it.
 func (s Setup) policy() string {
 	if s.Batch {
-		return "HPF/batch"
+		return "HPF"
 	}
-	return "HPF"
+	return "HPF/in-time"
 }
 
 // Fault is one entry of a schedule. All random choices are in it, so that a replay repeats them.

@@ -43,8 +43,8 @@ func TestLongStrategies(t *testing.T) {
 		{"HPF/medium", policy.UsefulSlice.Nanoseconds(), func(r *strategyRound) bool { return r.stops <= 2 && r.share >= 0.3 && r.share <= 0.65 }},
 		{"HPF/whole", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share <= 0.5 && r.beside <= 0.4 }},
 		{"HPF/wait", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share >= 0.6 && r.beside >= 0.5 }},
-		{"HPF/batch", 1000, func(r *strategyRound) bool { return r.stops <= 2 && r.share >= 0.6 && r.switches <= 0.1 }},
-		{"HPF", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share >= 0.6 && r.beside <= 0.4 }},
+		{"HPF", 1000, func(r *strategyRound) bool { return r.stops <= 2 && r.share >= 0.6 && r.switches <= 0.1 }},
+		{"HPF/in-time", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share >= 0.6 && r.beside <= 0.4 }},
 	} {
 		w.must("policy", c.name)
 		eventually(t, soon, "the low has its slice under "+c.name, func() bool { return w.account(low.pid()).SliceNS == c.slice })

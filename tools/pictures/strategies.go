@@ -27,8 +27,8 @@ var contenders = []struct{ name, compare, class string }{
 	{"medium slices", "HPF/medium", "c4"},
 	{"whole request", "HPF/whole", "c6"},
 	{"at the wait", "HPF/wait", "c3"},
-	{"just in time", "HPF", "c0"},
-	{"batches", "HPF/batch", "c2"},
+	{"just in time", "HPF/in-time", "c0"},
+	{"batches", "HPF", "c2"},
 }
 
 // contest is one kind of requests.
