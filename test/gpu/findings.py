@@ -22,7 +22,7 @@ def switches(merged):
 
 # -- strategies
 
-STRATEGIES = {"native": "native sharing", "HPF/native": "the driver's slices", "HPF/medium": "medium slices", "HPF/tiny": "tiny slices", "HPF/wait": "stop at the wait", "live": "just in time", "HPF/batch": "batches"}
+STRATEGIES = {"native": "native sharing", "HPF/native": "the driver's slices", "HPF/medium": "medium slices", "HPF/tiny": "tiny slices", "HPF/wait": "stop at the wait", "live": "HPF (the default)", "HPF/in-time": "just in time", "HPF/batch": "batches"}
 
 
 def strategies(merged):

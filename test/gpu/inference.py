@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites llm and eager: inference services beside jobs, in all modes, with one set of processes for both suites.
+"""The suites llm, short and eager: inference services next to jobs, in all modes, with one set of processes for all.
 
 Services with the same model form a group. In every round of a group each pair has a native and an XSched block, and one
 alone block counts for all of them. The kernel times are measured last, because the profiler may slow a program.
@@ -19,13 +19,18 @@ HIGHS = {
     "llm-cpu": High("llm-cpu", "jitter 100 SEED", 100, 0.76, 4, None),
     "serve": High("serve", "serve 14 SEED", 14, 2.85, 8, None),  # more, shorter blocks: the speed of the CPU varies for seconds
     "llm-eager": High("llm-eager", "jitter 20 SEED", 20, 3.8, 4, 26),
+    # short requests that use 20 to 50 % of a core
+    "recommender": High("recommender:26", "jitter 150 SEED", 150, 0.51, 4, 2),
+    "bert4": High("bert:4", "jitter 120 SEED", 120, 0.64, 4, 3),
     "bert6": High("bert:6", "jitter 100 SEED", 100, 0.76, 4, 4.5),
+    "compiled": High("compiled:6", "jitter 80 SEED", 80, 0.95, 4, None),
+    "unet": High("unet:1", "jitter 30 SEED", 30, 2.6, 4, None),
     "bert12": High("bert:12", "jitter 40 SEED", 40, 1.9, 4, 9),
     "bert24": High("bert:24", "jitter 10 SEED", 10, 7.6, 4, 18),
 }
 # job -> [(process, model)]
 JOBS = {
-    "train": [("low1", "gpt2:8")], "copies": [("low4", "copies")], "tiny": [("low1", "tiny:1000")], "fft": [("low1", "fft")],
+    "train": [("low1", "gpt2:8")], "copies": [("low4", "copies")], "tiny": [("low1", "tiny:1000")], "deep": [("low1", "deep:1000")], "fft": [("low1", "fft")],
     "prefill": [("low2", "prefill:4")], "jax": [("low3", "matmul:8192")],
     "three": [("low1", "gpt2:8"), ("low2", "prefill:4"), ("low3", "matmul:8192")],
 }
@@ -40,11 +45,14 @@ NO_JAX = "torch-matmul"  # replaces jax in the name of a pair where JAX is not i
 Row = namedtuple("Row", "suite high job also")
 ROWS = [Row("llm", "llm", job, ()) for job in ("jax", "train", "prefill", "copies", "tiny", "three")] + [
     Row("llm", "llm-cpu", "jax", ("timeslice",)), Row("llm", "llm-cpu", "three", ()), Row("llm", "serve", "train", ()),
-    Row("eager", "bert12", "fft", ()), Row("eager", "bert12", "train", ()), Row("eager", "llm-eager", "train", ()),
+    Row("eager", "llm-eager", "train", ()),
 ]
+SHORT = [Row("short", high, job, ()) for high in ("recommender", "bert4", "bert6", "bert12") for job in ("train", "fft", "deep", "tiny")] + [
+    Row("short", high, "train", ()) for high in ("unet", "compiled")]
 EXTRA = [Row("llm", "llm-cpu", job, ()) for job in ("train", "prefill", "copies", "tiny")] + [
-    Row("eager", "bert6", "fft", ()), Row("eager", "bert6", "train", ()), Row("eager", "bert24", "train", ()), Row("llm", "serve", "three", ())]
-SUITES = ("llm", "eager")
+    Row("eager", "bert24", "train", ()), Row("llm", "serve", "three", ())]
+ALL = ROWS + SHORT + EXTRA
+SUITES = ("llm", "short", "eager")
 LOAD_S, SETUP_S, PROFILE_S = 25, 3, 2  # a set of processes; a group; the kernel time of a model
 ALONE_S = 0.8  # block of a job alone
 WARM_S = 1.0
@@ -52,7 +60,8 @@ WARM_S = 1.0
 # The models on the virtual GPU.
 SPIN = {"llm-graph": "spin:3000", "llm-cpu": "spin:3100", "serve": "spin:3200", "llm-eager": "spin:5x260@100", "bert:6": "spin:20x60@75",
         "bert:12": "spin:20x120@75", "bert:24": "spin:20x240@75", "gpt2:8": "spin:20000", "copies": "copy:1000000x8", "tiny": "spin:5x1000", "tiny:1000": "spin:5x1000",
-        "fft": "spin:2000", "prefill:4": "spin:14000", "matmul:8192": "spin:1400x8"}
+        "fft": "spin:2000", "deep:1000": "spin:20x1000", "bert:4": "spin:20x40@75", "recommender:26": "spin:10x50@35", "unet:1": "spin:20x200@40",
+        "compiled:6": "spin:20x60@40", "prefill:4": "spin:14000", "matmul:8192": "spin:1400x8"}
 
 
 def key(row):
@@ -100,7 +109,7 @@ def seconds(rows, mps=False, scale=1.0):
 
 def plan(names, budget_s, only=(), mps=True, scale=1.0):
     """Returns (rows that fit into the budget, [(row left out, why)])."""
-    rows = [r for r in ROWS + EXTRA if r.suite in names]
+    rows = [r for r in ALL if r.suite in names]
     chosen, left = [], []
     for row in [r for r in rows if not only or named(r, only)]:
         if row in EXTRA and any(r in ROWS for r, _ in left):
@@ -289,7 +298,7 @@ def measure(rig, names, budget_s, only=(), mps=True, partial=None):
         if row in ROWS:
             out[row.suite]["notes"].append("%s was skipped: %s" % (key(row), why))
     for n in names:
-        missing = [key(r) for r in ROWS if r.suite == n and r not in rows]
+        missing = [key(r) for r in ROWS + SHORT if r.suite == n and r not in rows]
         if missing or rig.scale < 1:
             out[n]["incomplete"] = "%s%s" % ("scale %g; " % rig.scale if rig.scale < 1 else "", "without " + ", ".join(missing) if missing else "all pairs")
     kernels = {}

@@ -4,16 +4,18 @@ import sys
 import time
 
 SMALL = {"llama": dict(layers=2, width=64, heads=4, groups=2, inner=96, vocab=128, longest=32), "prompt": 8,
-         "bert": (64, 4, 96, 16), "gpt2": (2, 64, 4, 128, 16), "fft": (4, 64), "copies": 1 << 12, "recommender": (4, 50, 8, 16)}
+         "bert": (64, 4, 96, 16), "gpt2": (2, 64, 4, 128, 16), "fft": (4, 64), "copies": 1 << 12, "recommender": (4, 50, 8, 16), "deep": 64}
 FULL = {"llama": dict(layers=22, width=2048, heads=32, groups=4, inner=5632, vocab=32000, longest=1024), "prompt": 512,
-        "bert": (768, 12, 3072, 128), "gpt2": (12, 768, 12, 50257, 1024), "fft": (64, 1 << 20), "copies": 1 << 26, "recommender": (32, 100000, 64, 256)}
+        "bert": (768, 12, 3072, 128), "gpt2": (12, 768, 12, 50257, 1024), "fft": (64, 1 << 20), "copies": 1 << 26, "recommender": (32, 100000, 64, 256), "deep": 1 << 22}
 # Sizes of nets.py: those of ViT-B/16, MobileNetV2, DeepLabV3 over an 18-layer network, and Whisper base.
 SMALL["nets"] = {"vit": (32, 8, 64, 4, 2, 10), "mobilenet": (32, 8, [(1, 8, 1, 1), (6, 12, 2, 2)], 32, 10),
-                 "deeplab": (64, [(8, 1, 1, 1), (16, 1, 2, 1), (16, 1, 1, 2)], 16, (2, 3), 5), "whisper": (8, 30, 64, 4, 2, 50, 3)}
+                 "deeplab": (64, [(8, 1, 1, 1), (16, 1, 2, 1), (16, 1, 1, 2)], 16, (2, 3), 5), "whisper": (8, 30, 64, 4, 2, 50, 3),
+                 "unet": (8, 4, 16, (1, 2), 1)}
 FULL["nets"] = {"vit": (224, 16, 768, 12, 12, 1000),
                 "mobilenet": (224, 32, [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)], 1280, 1000),
                 "deeplab": (513, [(64, 2, 1, 1), (128, 2, 2, 1), (256, 2, 2, 1), (512, 2, 1, 2)], 256, (6, 12, 18), 21),
-                "whisper": (80, 3000, 512, 8, 6, 51865, 8)}
+                "whisper": (80, 3000, 512, 8, 6, 51865, 8),
+                "unet": (64, 4, 128, (1, 2, 4), 2)}
 TOKENS = (2, 6)  # least and greatest number of tokens of a serving request
 
 
@@ -397,6 +399,19 @@ class Maker:
             return torch.tanh(y[:, 0])
         return Eager(forward)
 
+    def make_compiled(self, layers):
+        """The same, compiled: fewer kernels, which the compiler's own code launches."""
+        eager = self.make_bert(layers)
+        forward = self.torch.compile(lambda: eager.forward(lambda: None)) if self.device != "cpu" else lambda: eager.forward(lambda: None)
+        for _ in range(3):
+            forward()
+        return Eager(lambda tick: (forward(), tick())[0])
+
+    def make_unet(self, batch):
+        """One step of a diffusion model."""
+        step = self._net("unet", batch)
+        return Eager(lambda tick: (step(), tick())[0])
+
     def make_recommender(self, tables):
         """Embeddings of one value per table, their products, and two networks of three layers. The inputs come from the host."""
         torch, f = self.torch, self.torch.nn.functional
@@ -519,6 +534,18 @@ class Maker:
         """A flood of small kernels."""
         torch = self.torch
         x = torch.randn(256, device=self.device)
+        y = torch.empty_like(x)
+
+        def flood():
+            for _ in range(count):
+                torch.add(x, 1.0, out=y)
+            return y
+        return flood
+
+    def make_deep(self, count):
+        """Kernels of about 10 us, launched faster than they run: the queue is full at all times."""
+        torch = self.torch
+        x = torch.randn(self.sizes["deep"], device=self.device)
         y = torch.empty_like(x)
 
         def flood():

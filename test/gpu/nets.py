@@ -144,3 +144,66 @@ class Whisper(nn.Module):
 
 def whisper(sizes, batch):
     return initialized(Whisper(*sizes)), torch.randn(batch, *sizes[:2])
+
+
+class Denoise(nn.Module):
+    """A residual block with the time of the step, and attention over all places at the lower resolutions."""
+
+    def __init__(self, n, m, time, heads):
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(8, n), nn.SiLU(), nn.Conv2d(n, m, 3, padding=1))
+        self.time = nn.Linear(time, m)
+        self.second = nn.Sequential(nn.GroupNorm(8, m), nn.SiLU(), nn.Conv2d(m, m, 3, padding=1))
+        self.short = nn.Conv2d(n, m, 1) if n != m else nn.Identity()
+        self.norm, self.attention = (nn.GroupNorm(8, m), nn.MultiheadAttention(m, heads, batch_first=True)) if heads else (None, None)
+
+    def forward(self, x, t):
+        y = self.second(self.first(x) + self.time(t)[:, :, None, None]) + self.short(x)
+        if self.attention is None:
+            return y
+        places = self.norm(y).flatten(2).transpose(1, 2)
+        return y + self.attention(places, places, places, need_weights=False)[0].transpose(1, 2).reshape(y.shape)
+
+
+class UNet(nn.Module):
+    """Down and up again, with every level's output handed across."""
+
+    def __init__(self, channels, width, levels, blocks):
+        super().__init__()
+        time = self.width = 4 * width
+        self.time = nn.Sequential(nn.Linear(time, time), nn.SiLU(), nn.Linear(time, time))
+        self.stem, self.down, self.up, n, kept = nn.Conv2d(channels, width, 3, padding=1), nn.ModuleList(), nn.ModuleList(), width, [width]
+        for i, times in enumerate(levels):
+            for _ in range(blocks):
+                self.down.append(Denoise(n, width * times, time, 8 if i else 0))
+                n = width * times
+                kept.append(n)
+            if i + 1 < len(levels):
+                self.down.append(nn.Conv2d(n, n, 3, 2, 1))
+                kept.append(n)
+        self.middle = Denoise(n, n, time, 8)
+        for i, times in reversed(list(enumerate(levels))):
+            for _ in range(blocks + 1):
+                self.up.append(Denoise(n + kept.pop(), width * times, time, 8 if i else 0))
+                n = width * times
+            if i:
+                self.up.append(nn.ConvTranspose2d(n, n, 2, 2))
+        self.head = nn.Sequential(nn.GroupNorm(8, n), nn.SiLU(), nn.Conv2d(n, channels, 3, padding=1))
+
+    def forward(self, x):
+        t = self.time(torch.ones(x.shape[0], self.width, device=x.device))
+        y = self.stem(x)
+        kept = [y]
+        for part in self.down:
+            y = part(y, t) if isinstance(part, Denoise) else part(y)
+            kept.append(y)
+        y = self.middle(y, t)
+        for part in self.up:
+            y = part(torch.cat((y, kept.pop()), 1), t) if isinstance(part, Denoise) else part(y)
+        return self.head(y)
+
+
+def unet(sizes, batch):
+    """sizes: image, its channels, width, factors of the width by level, blocks of a level."""
+    image, channels, width, levels, blocks = sizes
+    return initialized(UNet(channels, width, levels, blocks)), torch.randn(batch, channels, image, image)

@@ -19,9 +19,11 @@ SCENARIOS = {
 }
 SERVICES = {"llm": "decode step of a 1.1 B LLM as a CUDA graph at 100/s, result to pinned memory", "llm-cpu": "the same, result by `.cpu()`",
             "serve": "the LLM serving prompts of 512 tokens at 14/s, 2 to 6 tokens each", "llm-eager": "eager decode step, 26 ms of CPU, at 20/s",
+            "recommender": "recommender, eager, 2 ms of CPU, at 150/s", "bert4": "4-layer encoder, eager, 3 ms of CPU, at 120/s",
+            "compiled": "6-layer encoder by torch.compile, at 80/s", "unet": "step of a diffusion U-Net, eager, at 30/s",
             "bert6": "6-layer encoder, eager, at 100/s", "bert12": "BERT-base, eager, 9 ms of CPU, at 40/s", "bert24": "24-layer encoder, eager, at 10/s"}
 JOBS = {"train": "GPT-2 training", "prefill": "prefill of the LLM", "jax": "JAX matrix products", "torch-matmul": "PyTorch matrix products", "copies": "pinned copies both ways",
-        "tiny": "a flood of tiny kernels", "fft": "FFTs", "three": "training, prefill and matrix products"}
+        "tiny": "a flood of tiny kernels", "deep": "a queue of 1,000 short kernels", "fft": "FFTs", "three": "training, prefill and matrix products"}
 
 ANSWERED = 0.9  # share of the requests below which the tables say how many were answered
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategies for launch-bound requests on hardware: just in time, a stop at the wait, medium slices, the driver's slices.
+"""Strategies for launch-bound requests on hardware: HPF as shipped, with batches for short requests, and without batches.
 
 docs/strategies.md compares them in the simulator. One set of processes runs all of them, in blocks that are neighbours in time.
 """
@@ -10,8 +10,8 @@ from pairs import finish, kernel_time
 from processes import Failed
 from scene import Mode, Scene, check, ideal
 
-DEFAULT = "HPF"  # just in time
-OTHERS = ("HPF/batch", "HPF/tiny", "HPF/wait")
+DEFAULT = "HPF"  # batches, or just in time
+OTHERS = ("HPF/in-time",)
 # name -> high model, its CPU time in ms or None, low model, rate, arrivals, seconds of a block
 PAIRS = {
     "strategy/recommender, tiny kernels": ("recommender:26", 2, "tiny:1000", 200, "jitter 200 SEED", 0.5),

@@ -40,7 +40,7 @@ SUITES = {
     "micro": (pairs.micro, 120),
     "truth": (truth.truth, 50),
     "strategy": (pairs.strategy, 60),
-    "strategies": (strategies.strategies, 200),
+    "strategies": (strategies.strategies, 220),
     "stops": (stops.stops, 45),
     "switch": (switch.switch, 60),
     "copies": (copies.copies, 10),
@@ -210,8 +210,8 @@ class Run:
         self.inference([n for n in names if n in inference.SUITES], mps)
 
     def inference(self, names, mps):
-        """The suites llm and eager share one set of processes."""
-        rows = [r for r in inference.ROWS + inference.EXTRA if not self.a.only or inference.named(r, self.a.only)]
+        """The suites llm, short and eager share one set of processes."""
+        rows = [r for r in inference.ALL if not self.a.only or inference.named(r, self.a.only)]
         names = [n for n in names if any(r.suite == n for r in rows)]
         if not names:
             return
@@ -253,7 +253,7 @@ def arguments(argv=None):
     p.add_argument("--scale", type=float, default=1.0, help="fraction of the blocks (default 1)")
     p.add_argument("--budget", type=float, default=1380, help="time limit in seconds; suites that do not fit are skipped (default 1380)")
     p.add_argument("--only", type=lambda text: [w for w in text.split(",") if w], default=[], metavar="PAIRS",
-                   help="of llm, eager and strategies, only pairs whose name begins so, comma-separated: llm-cpu,bert,llm/jax,strategy/bert12")
+                   help="of llm, short, eager and strategies, only pairs whose name begins so, comma-separated: llm-cpu,bert,llm/jax,strategy/bert12")
     p.add_argument("--seed", type=int, default=1, help="seed of the block order")
     p.add_argument("--no-mps", action="store_true", help="skip the comparison with MPS")
     p.add_argument("--virtual", action="store_true", help="use the virtual GPU, to test the suites that need no CUDA program")
@@ -264,7 +264,7 @@ def arguments(argv=None):
         p.error("unknown suite %s; known: %s" % (", ".join(unknown), ", ".join(ORDER)))
     a.suites = a.suites or ([n for n in inference.SUITES] if a.only else ORDER)
     a.suites = [n for n in a.suites if n != "strategies" or any(strategies.chosen(p, a.only) for p in strategies.PAIRS)]
-    known = [inference.key(r) for r in inference.ROWS + inference.EXTRA if r.suite in a.suites] + (list(strategies.PAIRS) if "strategies" in a.suites else [])
+    known = [inference.key(r) for r in inference.ALL if r.suite in a.suites] + (list(strategies.PAIRS) if "strategies" in a.suites else [])
     wrong = [w for w in a.only if not any(k.startswith(w) for k in known)]
     if wrong:
         p.error("--only %s: no such pair; known: %s" % (",".join(wrong), ", ".join(known) or "none in these suites"))

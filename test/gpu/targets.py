@@ -40,15 +40,21 @@ LINES = {
     "one": "LLM step as a graph beside one job: P99 <= 1.10x, P50 <= alone + 0.30 ms, >= 97 % of ideal",
     "three": "LLM step as a graph beside three jobs: P99 <= 1.15x, >= 95 % of ideal",
     "copies": "LLM step as a graph beside copies: P99 <= native, jobs keep >= 99 %",
+    "short": "short requests: P50 <= alone + 0.5 ms, P99 <= 1.15x or alone + 0.6 ms and <= native, jobs keep >= native - 1 point",
     "eager": "eager requests: P99 <= 1.10x and <= native, jobs keep >= native - 5 points",
     "serve": "serving: time to first token <= +5 % (P50, P99), time per token <= +2 % (mean)",
 }
 
 
+SHORT = ("recommender", "bert4", "bert6", "bert12", "compiled", "unet")  # services
+
+
 def line_of(key):
     """The line of LINES that a pair belongs to, or None."""
     high, _, job = key.partition("/")
-    if not job or high not in ("llm", "llm-cpu", "serve", "llm-eager") and not high.startswith("bert"):
+    if high in SHORT and job:
+        return "short"
+    if not job or high not in ("llm", "llm-cpu", "serve", "llm-eager", "bert24"):
         return None
     if high == "serve":
         return "serve"
@@ -66,24 +72,29 @@ def judge_inference(line, modes):
     out = []
     if line in ("one", "three", "eager"):
         out.append(verdict("service P99 / alone", to_alone, 1.15 if line == "three" else 1.10, True, "x", ratio))
+    if line == "short":
+        more = (ours.get("p99_compared") or {}).get("more_ms")
+        limit = max(0.15 * alone["high"]["p99_ms"], 0.6)
+        out.append(verdict("service P99 - alone", high["p99_ms"] - alone["high"]["p99_ms"], limit, True, "ms", more))
+        out.append(verdict("service P50 - alone", high["p50_ms"] - alone["high"]["p50_ms"], 0.5, True, "ms"))
     if line == "one":
         out.append(verdict("service P50 - alone", high["p50_ms"] - alone["high"]["p50_ms"], 0.30, True, "ms"))
     if line in ("one", "three"):
         out.append(verdict("jobs keep / ideal", low.get("kept_of_ideal"), 0.97 if line == "one" else 0.95, False, "x"))
-    if line in ("copies", "eager"):
+    if line in ("copies", "eager", "short"):
         out.append(to_native)
     if line == "copies":
         out.append(verdict("jobs keep", low.get("kept"), 0.99, False))
-    if line == "eager":
+    if line in ("eager", "short"):
         before = (native.get("low") or {}).get("kept")
-        out.append(verdict("jobs keep - native", None if None in (before, low.get("kept")) else low["kept"] - before, -0.05, False))
+        out.append(verdict("jobs keep - native", None if None in (before, low.get("kept")) else low["kept"] - before, -0.01 if line == "short" else -0.05, False))
     if line == "serve":
         out.append(verdict("time to first token, P50 / alone", high["p50_ms"] / alone["high"]["p50_ms"], 1.05, True, "x",
                            (ours.get("p50_compared") or {}).get("ratio")))
         out.append(verdict("time to first token, P99 / alone", to_alone, 1.05, True, "x", ratio))
         out.append(verdict("time per token, mean / alone", (ours.get("per_token") or {}).get("to_alone"), 1.02, True, "x"))
     # Natively a service can collapse, so that only few requests end in the time. That matters where it is compared.
-    judged = (alone, native, ours) if line in ("copies", "eager") else (alone, ours)
+    judged = (alone, native, ours) if line in ("copies", "eager", "short") else (alone, ours)
     return out + [verdict("requests behind the P99", min([m["high"]["n"] for m in judged if m.get("high")]), MIN_N, False)]
 
 

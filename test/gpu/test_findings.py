@@ -238,13 +238,14 @@ class Strategies(unittest.TestCase):
                 return {"name": self.name}
         daemon = Daemon()
         switch = strategies.Switch(daemon)
-        for name in ("live", "HPF/wait", "alone", "HPF/batch"):
+        for name in ("live", "HPF/in-time", "alone", "HPF/in-time"):
             switch.prepare(scene.Mode(name, 1, "live", [0], True))
             self.assertEqual(daemon.name, name if "/" in name else "HPF")
         switch.verify()
         self.assertTrue(switch.proof()["ok"])
+        switch.prepare(scene.Mode("live", 1, "live", [0], True))
         daemon.obeys = False
-        switch.prepare(scene.Mode("HPF/tiny", 1, "live", [0], True))
+        switch.prepare(scene.Mode("HPF/in-time", 1, "live", [0], True))
         switch.verify()
         self.assertFalse(switch.proof()["ok"])
 
