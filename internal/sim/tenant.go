@@ -111,11 +111,17 @@ type hardware struct {
 	slice   time.Duration
 }
 
+// ArrivalStream returns the random numbers of the arrivals of a program. Models that this package is compared
+// with draw from it too, so that all of them see the same requests (common random numbers).
+func ArrivalStream(seed uint64, number int) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, uint64(number)<<1))
+}
+
 func (c *cell) addInst(m instance, local map[int]int) {
 	t := &c.plan.scenario.Tenants[m.class]
 	in := &inst{
 		cell: c, tenant: t, class: m.class, width: 1, launching: 1, first: 1, next: 1,
-		random: rand.New(rand.NewPCG(c.plan.seed, uint64(m.number)<<1)),
+		random: ArrivalStream(c.plan.seed, m.number),
 		works:  rand.New(rand.NewPCG(c.plan.seed, uint64(m.number)<<1|1)),
 		trace:  t.Arrivals.Trace, parts: t.parts(),
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"xsched/internal/report"
+	"xsched/internal/sim"
 )
 
 // This file models MPS with client priorities, which internal/sim does not have. Kernels of all
@@ -16,7 +17,17 @@ import (
 
 // mps simulates the mix as a server that is never preempted.
 func (m *mix) mps() outcome {
-	services := []*mpsService{newMPSService(m.own, m.ownLoad, 1), newMPSService(m.other, m.otherLoad, 2)}
+	first := 0 // programs are numbered as in scenario
+	services := make([]*mpsService, 0, 2)
+	for _, one := range []struct {
+		shape int
+		load  float64
+	}{{m.own, m.ownLoad}, {m.other, m.otherLoad}} {
+		services = append(services, newMPSService(one.shape, one.load, first))
+		if one.load > 0 {
+			first++
+		}
+	}
 	length := mixShortest
 	if m.ownLoad > 0 {
 		length = time.Duration(mixRequests * float64(requestShapes[m.own].length()) / m.ownLoad)
@@ -68,8 +79,10 @@ type mpsService struct {
 	left    int             // kernels of the first of them
 }
 
-func newMPSService(shape int, load float64, stream uint64) *mpsService {
-	s := &mpsService{shape: requestShapes[shape], random: rand.New(rand.NewPCG(1, stream)), next: 1 << 62}
+// newMPSService returns the service with the arrivals that internal/sim gives the program of this number, so
+// that no mode has luckier arrivals than another.
+func newMPSService(shape int, load float64, number int) *mpsService {
+	s := &mpsService{shape: requestShapes[shape], random: sim.ArrivalStream(mixSeed, number), next: 1 << 62}
 	if load > 0 {
 		s.mean = float64(s.shape.length()) / load
 		s.next = time.Duration(s.mean * s.random.ExpFloat64())

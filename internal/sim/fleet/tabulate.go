@@ -63,6 +63,7 @@ const (
 	mixRequests = 1000
 	mixShortest = 4 * time.Second
 	mixLongest  = 120 * time.Second
+	mixSeed     = 1 // of all modes: common random numbers
 )
 
 // priorityOf returns the priority of a service by its device class: shorter requests come first.
@@ -76,7 +77,7 @@ func (m *mix) scenario() (*sim.Scenario, error) {
 		length = time.Duration(mixRequests / rate(m.own, m.ownLoad) * float64(time.Second))
 	}
 	length = min(max(length, mixShortest), mixLongest)
-	s := &sim.Scenario{Name: "mix", Duration: sim.Duration(length)}
+	s := &sim.Scenario{Name: "mix", Duration: sim.Duration(length), Seed: mixSeed}
 	service := func(name string, shape int, load float64) {
 		if load > 0 {
 			s.Tenants = append(s.Tenants, sim.Tenant{
