@@ -55,20 +55,24 @@ func checkCluster(t *testing.T, w *world) {
 		seen, nodes := map[int]bool{}, map[int]int{}
 		for _, d := range task.on {
 			share[d] += task.claim.share
-			memory[d] += task.claim.memory
+			given, ok := c.nodes[c.home[d]].takes(&task.claim)
+			if !ok {
+				t.Fatalf("a pod of %q with %d GiB is on %+v", task.pod.Models, task.pod.Memory, c.nodes[c.home[d]])
+			}
+			memory[d] += given
 			seen[d] = true
-			nodes[d/c.perNode]++
+			nodes[c.home[d]]++
 		}
 		if len(seen) != len(task.on) {
 			t.Fatalf("one GPU twice: %v", task.on)
 		}
-		if task.state == running && task.pod.GPUs <= c.perNode && len(nodes) != 1 {
+		if task.state == running && task.pod.GPUs <= c.most(&task.claim) && len(nodes) != 1 {
 			t.Fatalf("a pod of %d GPUs is on nodes %v", task.pod.GPUs, nodes)
 		}
 	}
 	for i := range c.devices {
 		d := &c.devices[i]
-		if share[i] > 100 || memory[i] > c.memory || share[i] != d.share || memory[i] != d.memory {
+		if share[i] > 100 || memory[i] > c.nodes[c.home[i]].Memory || share[i] != d.share || memory[i] != d.memory {
 			t.Fatalf("device %d: share %d, memory %d; counted %d, %d", i, share[i], memory[i], d.share, d.memory)
 		}
 		if w.config.Rule.Apart && len(d.services) > 0 && len(d.jobs) > 0 {
@@ -101,7 +105,15 @@ func TestNeverOversold(t *testing.T) {
 			Nodes: 1 + r.IntN(3), GPUs: 1 + r.IntN(8), Sharing: how, Rule: rules[r.IntN(len(rules))], Cost: 1, Length: 10 * time.Hour,
 			Score: []Score{MostAllocated, LeastAllocated, FirstFit}[r.IntN(3)], Preempt: r.IntN(2) == 0, Strict: r.IntN(4) == 0,
 		}
-		w, err := newWorld(randomPods(r, 60, true), c)
+		pods := randomPods(r, 60, true)
+		if seed%2 == 1 { // GPUs of two kinds
+			c.List = Interleave([]Node{{2, 24, "A10"}, {8, 80, "A100"}, {2, 24, "A10"}, {4, 141, "H200"}})
+			c.Nodes = 2 + r.IntN(3)
+			for i := range pods {
+				pods[i].Models = []string{"", "A10", "A100|H200", "none"}[r.IntN(4)]
+			}
+		}
+		w, err := newWorld(pods, c)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ func FindNeed(ctx context.Context, pods []Pod, c Config, rules []Rule, progress 
 				lo = mid
 			}
 		}
-		out.Rule, out.Nodes, out.GPUs = rule.Name, hi, hi*c.GPUs
+		out.Rule, out.Nodes, out.GPUs = rule.Name, hi, c.gpus(hi)
 		best, most = rule, hi-1 // the next one must be smaller
 	}
 	if out.Nodes == 0 {

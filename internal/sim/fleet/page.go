@@ -33,7 +33,7 @@ func (s *Study) Table() *report.Table {
 	for i := range s.Needs {
 		n := &s.Needs[i]
 		if n.Result == nil {
-			t.Add(string(n.Sharing), fmt.Sprintf("> %d", s.Nodes*s.PerGPU), "-", "no", "-", "-", "-", "-", "-", "-", "-", "-")
+			t.Add(string(n.Sharing), fmt.Sprintf("> %d", s.GPUs), "-", "no", "-", "-", "-", "-", "-", "-", "-", "-")
 			continue
 		}
 		r, part, kept, worst := n.Result, "-", "yes", "saturated"
@@ -58,7 +58,10 @@ func wait(seconds float64) string {
 }
 
 func (s *Study) head() string {
-	text := fmt.Sprintf("simulated: %s, %d pods in %g h, nodes of %d GPUs with %d GiB", s.Source, s.Pods, s.Hours, s.PerGPU, s.Memory)
+	text := fmt.Sprintf("simulated: %s, %d pods in %g h, ", s.Source, s.Pods, s.Hours)
+	if text += s.Kinds; s.Kinds == "" {
+		text += fmt.Sprintf("nodes of %d GPUs with %d GiB", s.PerGPU, s.Memory)
+	}
 	if s.Seed > 0 {
 		text += fmt.Sprintf(", seed %d", s.Seed)
 	}
@@ -80,7 +83,7 @@ func (s *Study) Headline() string {
 	case ours == nil || ours.GPUs == 0 || alone == nil:
 		return "GPUs needed with every service within its latency target"
 	case alone.GPUs == 0:
-		return fmt.Sprintf("XSched needs %d GPUs, exclusive GPUs more than %d", ours.GPUs, s.Nodes*s.PerGPU)
+		return fmt.Sprintf("XSched needs %d GPUs, exclusive GPUs more than %d", ours.GPUs, s.GPUs)
 	case ours.GPUs == alone.GPUs:
 		return fmt.Sprintf("XSched needs as many GPUs as exclusive use: %d", ours.GPUs)
 	}

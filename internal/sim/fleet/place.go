@@ -42,8 +42,9 @@ type device struct {
 	late           int     // services over their target
 }
 
-func (d *device) takes(c *claim, memory int) bool {
-	if d.share+c.share > 100 || d.memory+c.memory > memory {
+// takes reports whether a claim that takes this memory fits on a GPU with that much.
+func (d *device) takes(c *claim, memory, of int) bool {
+	if d.share+c.share > 100 || d.memory+memory > of {
 		return false
 	}
 	return !c.apart || c.service && len(d.jobs) == 0 || !c.service && len(d.services) == 0
@@ -51,26 +52,81 @@ func (d *device) takes(c *claim, memory int) bool {
 
 // cluster is the state of all nodes.
 type cluster struct {
-	perNode, memory int
-	devices         []device // node by node
-	allocated       []int    // of each node: share and memory, in thousandths of a GPU
+	nodes     []Node
+	first     []int          // device of each node, and their number
+	home      []int          // node of each device
+	devices   []device       // node by node
+	allocated []int          // of each node: share and memory, in thousandths of a GPU
+	largest   map[string]int // GPUs of the largest node, by the models that a claim accepts
+	kinds     []Node         // different ones
+	kind      []int          // of each node
+	limits    []int          // of each kind, for find
 }
 
-func newCluster(nodes, perNode, memory int) *cluster {
-	return &cluster{perNode: perNode, memory: memory, devices: make([]device, nodes*perNode), allocated: make([]int, nodes)}
+func newCluster(nodes []Node) *cluster {
+	c := &cluster{nodes: nodes, allocated: make([]int, len(nodes)), first: []int{0}, largest: map[string]int{}}
+	for i, n := range nodes {
+		for range n.GPUs {
+			c.home = append(c.home, i)
+		}
+		kind := slices.Index(c.kinds, n)
+		if kind < 0 {
+			kind = len(c.kinds)
+			c.kinds = append(c.kinds, n)
+		}
+		c.kind = append(c.kind, kind)
+		c.first = append(c.first, len(c.home))
+	}
+	c.devices, c.limits = make([]device, len(c.home)), make([]int, len(c.kinds))
+	return c
+}
+
+// most returns the most GPUs that a pod of the claim can have: those of the largest node that it accepts.
+func (c *cluster) most(k *claim) int {
+	n, known := c.largest[k.models]
+	if !known {
+		for i := range c.kinds {
+			if accepts(k.models, c.kinds[i].Model) {
+				n = max(n, c.kinds[i].GPUs)
+			}
+		}
+		c.largest[k.models] = n
+	}
+	return n
 }
 
 // wholeGPU is the weight of a whole GPU.
 const wholeGPU = 2000
 
-// weight is a claim's part in its node's score.
-func (c *cluster) weight(k *claim) int { return 10*k.share + 1000*k.memory/max(c.memory, 1) }
+// weight is a claim's part in the score of a node.
+func (n *Node) weight(k *claim) int {
+	memory, _ := n.takes(k)
+	return 10*k.share + 1000*memory/max(n.Memory, 1)
+}
+
+// setLimits finds how much of a node of each kind may be allocated if n more GPUs take the claim.
+func (c *cluster) setLimits(k *claim, n int) {
+	for i := range c.kinds {
+		if c.limits[i] = c.kinds[i].GPUs*wholeGPU - n*c.kinds[i].weight(k); !accepts(k.models, c.kinds[i].Model) {
+			c.limits[i] = -1
+		}
+	}
+}
+
+// fuller reports whether node a is fuller than node b, relative to its size.
+func (c *cluster) fuller(a, b int) bool {
+	return c.allocated[a]*c.nodes[b].GPUs > c.allocated[b]*c.nodes[a].GPUs
+}
 
 // fit appends the first n devices of a node that take the claim.
 func (c *cluster) fit(node, n int, k *claim, to []int) ([]int, bool) {
 	from := len(to)
-	for i := node * c.perNode; i < (node+1)*c.perNode; i++ {
-		if c.devices[i].takes(k, c.memory) {
+	memory, ok := c.nodes[node].takes(k)
+	if !ok {
+		return to, false
+	}
+	for i := c.first[node]; i < c.first[node+1]; i++ {
+		if c.devices[i].takes(k, memory, c.nodes[node].Memory) {
 			if to = append(to, i); len(to)-from == n {
 				return to, true
 			}
@@ -84,19 +140,20 @@ func (c *cluster) fit(node, n int, k *claim, to []int) ([]int, bool) {
 func (c *cluster) find(k *claim, score Score, nodes []int, to []int) []int {
 	to = to[:0]
 	var used []int // nodes of earlier pods of the gang
+	most := c.most(k)
+	if most == 0 {
+		return nil
+	}
 	for left := k.gpus; left > 0; {
-		n := min(left, c.perNode)
-		most := c.perNode*wholeGPU - n*c.weight(k) // allocated on a node that has room
+		n := min(left, most)
+		c.setLimits(k, n)
 		best := -1
 		try := func(node int) bool {
-			if c.allocated[node] > most {
+			if c.allocated[node] > c.limits[c.kind[node]] { // no room
 				return false
 			}
-			if best >= 0 {
-				more := c.allocated[node] > c.allocated[best]
-				if score == FirstFit || score == MostAllocated && !more || score == LeastAllocated && c.allocated[node] >= c.allocated[best] {
-					return false
-				}
+			if best >= 0 && (score == FirstFit || score == MostAllocated && !c.fuller(node, best) || score == LeastAllocated && !c.fuller(best, node)) {
+				return false
 			}
 			if slices.Contains(used, node) {
 				return false
@@ -107,7 +164,7 @@ func (c *cluster) find(k *claim, score Score, nodes []int, to []int) []int {
 			}
 			return ok && score == FirstFit
 		}
-		if nodes == nil || left > c.perNode || len(used) > 0 {
+		if nodes == nil || left > most || len(used) > 0 {
 			for node := range c.allocated {
 				if try(node) {
 					break
@@ -134,10 +191,11 @@ func (c *cluster) find(k *claim, score Score, nodes []int, to []int) []int {
 func (c *cluster) place(t *task, on []int) {
 	t.on = slices.Clone(on)
 	for _, i := range on {
-		d := &c.devices[i]
+		d, node := &c.devices[i], c.home[i]
+		memory, _ := c.nodes[node].takes(&t.claim)
 		d.share += t.claim.share
-		d.memory += t.claim.memory
-		c.allocated[i/c.perNode] += c.weight(&t.claim)
+		d.memory += memory
+		c.allocated[node] += c.nodes[node].weight(&t.claim)
 		if t.pod.Service {
 			d.services = append(d.services, t)
 		} else {
@@ -149,10 +207,11 @@ func (c *cluster) place(t *task, on []int) {
 // remove gives a task's devices back.
 func (c *cluster) remove(t *task) {
 	for _, i := range t.on {
-		d := &c.devices[i]
+		d, node := &c.devices[i], c.home[i]
+		memory, _ := c.nodes[node].takes(&t.claim)
 		d.share -= t.claim.share
-		d.memory -= t.claim.memory
-		c.allocated[i/c.perNode] -= c.weight(&t.claim)
+		d.memory -= memory
+		c.allocated[node] -= c.nodes[node].weight(&t.claim)
 		from := &d.jobs
 		if t.pod.Service {
 			from = &d.services
@@ -167,7 +226,11 @@ func (c *cluster) remove(t *task) {
 func (c *cluster) victims(k *claim, priority int) (device int, out []*task) {
 	device = -1
 	for i := range c.devices {
-		d := &c.devices[i]
+		d, node := &c.devices[i], &c.nodes[c.home[i]]
+		wanted, ok := node.takes(k)
+		if !ok {
+			continue
+		}
 		share, memory, jobs := d.share, d.memory, len(d.jobs)
 		var chosen []*task
 		lower := slices.Clone(d.jobs)
@@ -178,14 +241,15 @@ func (c *cluster) victims(k *claim, priority int) (device int, out []*task) {
 			return int(min(max(b.started-a.started, -1), 1))
 		})
 		fits := func() bool {
-			return share+k.share <= 100 && memory+k.memory <= c.memory && (!k.apart || jobs == 0)
+			return share+k.share <= 100 && memory+wanted <= node.Memory && (!k.apart || jobs == 0)
 		}
 		for _, t := range lower {
 			if fits() || t.pod.Priority >= priority || device >= 0 && len(chosen)+1 >= len(out) {
 				break
 			}
 			chosen = append(chosen, t)
-			share, memory, jobs = share-t.claim.share, memory-t.claim.memory, jobs-1
+			given, _ := node.takes(&t.claim)
+			share, memory, jobs = share-t.claim.share, memory-given, jobs-1
 		}
 		if len(chosen) > 0 && fits() {
 			device, out = i, chosen

@@ -10,7 +10,7 @@ import (
 
 func TestFind(t *testing.T) {
 	// Three nodes of two GPUs: node 0 is empty, node 1 has half of its first GPU, node 2 is full.
-	c := newCluster(3, 2, 100)
+	c := newCluster(slices.Repeat([]Node{{GPUs: 2, Memory: 100}}, 3))
 	put := func(share, memory int, service bool, on ...int) *task {
 		k := &task{pod: &Pod{Service: service, GPUs: len(on)}, claim: claim{gpus: len(on), share: share, memory: memory}}
 		c.place(k, on)
@@ -70,16 +70,16 @@ func TestClaims(t *testing.T) {
 		pod  *Pod
 		want claim
 	}{
-		{whole, service, claim{gpus: 1, share: 100, memory: 140, service: true}},
+		{whole, service, claim{gpus: 1, share: 100, memory: 20, service: true, whole: true}},
 		{Rule{Slots: 3}, service, claim{gpus: 1, share: 33, memory: 20, service: true}},
 		{Rule{Slots: 3}, gang, claim{gpus: 4, share: 100, memory: 70}},
 		{Rule{Headroom: 2, BatchShare: 25}, service, claim{gpus: 1, share: 80, memory: 20, service: true}},
 		{Rule{Headroom: 2, BatchShare: 25}, &tight, claim{gpus: 1, share: 100, memory: 20, service: true}},
 		{Rule{Headroom: 9, BatchShare: 25}, service, claim{gpus: 1, share: 100, memory: 20, service: true}},
-		{Rule{Headroom: 2, BatchShare: 5, HalfMemory: true}, &Pod{GPUs: 1, Memory: 70}, claim{gpus: 1, share: 5, memory: 71}},
+		{Rule{Headroom: 2, BatchShare: 5, HalfMemory: true}, &Pod{GPUs: 1, Memory: 70}, claim{gpus: 1, share: 5, memory: 70, half: true}},
 		{Rule{Headroom: 2, BatchShare: 25, Apart: true}, gang, claim{gpus: 4, share: 25, memory: 70, apart: true}},
 	} {
-		if got := test.rule.claim(test.pod, 140, o, time.Millisecond); got != test.want {
+		if got := test.rule.claim(test.pod, o, time.Millisecond); got != test.want {
 			t.Errorf("%+v: %+v, want %+v", test.rule, got, test.want)
 		}
 	}

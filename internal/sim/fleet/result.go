@@ -61,7 +61,7 @@ func (r *Result) Kept() bool {
 }
 
 func (r *Result) begin(c *Config) {
-	r.Sharing, r.Rule, r.Nodes, r.GPUs = c.Sharing, c.Rule.Name, c.Nodes, c.Nodes*c.GPUs
+	r.Sharing, r.Rule, r.Nodes, r.GPUs = c.Sharing, c.Rule.Name, c.Nodes, c.gpus(c.Nodes)
 	hours := int((c.Length + time.Hour - 1) / time.Hour)
 	r.BusyByHour, r.PendingByHour = make([]float64, hours), make([]float64, hours)
 }

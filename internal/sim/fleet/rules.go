@@ -56,6 +56,8 @@ func Rules(how Sharing) []Rule {
 type claim struct {
 	gpus, share, memory int
 	service, apart      bool
+	whole, half         bool   // takes all, or more than half, of the memory of a GPU
+	models              string // of GPUs that it accepts
 }
 
 // mostBeside is the largest tabulated load of other services.
@@ -86,13 +88,13 @@ func (r *Rule) bears(p *Pod, o *Outcomes) bool {
 	return worst <= 1000*p.P99.Seconds()
 }
 
-// claim returns the claim of a pod under a rule, on GPUs with this memory. A service's share includes
-// the context switches of its requests.
-func (r *Rule) claim(p *Pod, memory int, o *Outcomes, switching time.Duration) claim {
-	c := claim{gpus: p.GPUs, share: 100, memory: p.Memory, service: p.Service, apart: r.Apart}
+// claim returns the claim of a pod under a rule. A service's share includes the context switches of its
+// requests.
+func (r *Rule) claim(p *Pod, o *Outcomes, switching time.Duration) claim {
+	c := claim{gpus: p.GPUs, share: 100, memory: p.Memory, service: p.Service, apart: r.Apart, models: p.Models}
 	switch {
 	case r.Slots == 1:
-		c.memory = memory
+		c.whole = true
 	case p.Service && !r.bears(p, o):
 	case r.Slots > 1 && p.GPUs == 1: // a gang takes whole GPUs: a device plugin's replica is not a part
 		c.share = 100 / r.Slots
@@ -100,10 +102,7 @@ func (r *Rule) claim(p *Pod, memory int, o *Outcomes, switching time.Duration) c
 	case p.Service:
 		c.share = min(100, max(1, int(math.Ceil(100*r.Headroom*(p.Load()+float64(p.Rate*switching.Seconds()))))))
 	default:
-		c.share = r.BatchShare
-		if r.HalfMemory {
-			c.memory = max(c.memory, memory/2+1)
-		}
+		c.share, c.half = r.BatchShare, r.HalfMemory
 	}
 	return c
 }

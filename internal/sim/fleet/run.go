@@ -4,8 +4,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -18,11 +16,13 @@ import (
 type Config struct {
 	Nodes, GPUs int // GPUs of each node
 	Memory      int // GiB of a GPU; 0: 140
-	Sharing     Sharing
-	Rule        Rule
-	Score       Score   // "": most
-	Cost        float64 // factor on XSched's costs; 0.5, 1, 1.5, or 0
-	Length      time.Duration
+	// List, if not nil, has the nodes instead, of any kinds: the first Nodes of them. Interleave orders it.
+	List    []Node
+	Sharing Sharing
+	Rule    Rule
+	Score   Score   // "": most
+	Cost    float64 // factor on XSched's costs; 0.5, 1, 1.5, or 0
+	Length  time.Duration
 	// Strict lets a pod that does not fit hold up all pods behind it, as a plain queue does. Kubernetes
 	// tries the others.
 	Strict bool
@@ -114,21 +114,6 @@ type world struct {
 	buffer            []int
 }
 
-// check reports a mistake in the configuration.
-func (c *Config) check() error {
-	switch {
-	case c.Nodes < 1 || c.Nodes > maxNodes:
-		return fmt.Errorf("%d nodes are out of range; use 1 to %d", c.Nodes, maxNodes)
-	case c.GPUs < 1 || c.GPUs > maxGPUs:
-		return fmt.Errorf("%d GPUs per node are out of range; use 1 to %d", c.GPUs, maxGPUs)
-	case c.Memory < 1:
-		return errors.New("a GPU has no memory; set it in GiB")
-	case c.Length <= 0 || c.Length > maxDays*24*time.Hour:
-		return fmt.Errorf("%v are out of range; use up to %d days", c.Length, maxDays)
-	}
-	return nil
-}
-
 // Run simulates the pods, which must be in order of arrival. It does not change them.
 func Run(ctx context.Context, pods []Pod, c Config) (*Result, error) {
 	w, err := newWorld(pods, c)
@@ -162,12 +147,12 @@ func newWorld(pods []Pod, c Config) (*world, error) {
 		return nil, err
 	}
 	w := &world{
-		config: c, outcomes: outcomes, cluster: newCluster(c.Nodes, c.GPUs, c.Memory), tasks: make([]task, len(pods)),
+		config: c, outcomes: outcomes, cluster: newCluster(c.nodes(c.Nodes)), tasks: make([]task, len(pods)),
 		waiting: map[claim]int{}, full: map[claim]bool{},
 	}
 	w.result.begin(&c)
 	for i := range pods {
-		w.tasks[i] = task{pod: &pods[i], claim: c.Rule.claim(&pods[i], c.Memory, outcomes, c.switching()), left: pods[i].Duration.Seconds()}
+		w.tasks[i] = task{pod: &pods[i], claim: c.Rule.claim(&pods[i], outcomes, c.switching()), left: pods[i].Duration.Seconds()}
 	}
 	w.push(0, event{kind: eventStep})
 	if len(pods) > 0 {
@@ -317,7 +302,7 @@ func (w *world) end(t *task) {
 	t.state, t.ended = finished, w.now
 	var nodes []int
 	for _, i := range t.on {
-		if n := i / w.config.GPUs; len(nodes) == 0 || nodes[len(nodes)-1] != n {
+		if n := w.cluster.home[i]; len(nodes) == 0 || nodes[len(nodes)-1] != n {
 			nodes = append(nodes, n)
 		}
 	}
@@ -371,7 +356,7 @@ func (w *world) preempt(t *task) bool {
 		w.result.Evictions++
 		w.enqueue(v)
 	}
-	return w.try(t, []int{device / w.config.GPUs})
+	return w.try(t, []int{w.cluster.home[device]})
 }
 
 // step changes the rates of all services.

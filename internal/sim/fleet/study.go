@@ -19,6 +19,8 @@ type Study struct {
 	Nodes  int     `json:"nodes"` // the largest fleet
 	PerGPU int     `json:"gpus_per_node"`
 	Memory int     `json:"memory_gib"`
+	Kinds  string  `json:"kinds,omitempty"` // nodes of several kinds
+	GPUs   int     `json:"gpus"`            // of the largest fleet
 	Score  Score   `json:"score"`
 	Cost   float64 `json:"cost"`
 	Needs  []Need  `json:"needs"`
@@ -50,7 +52,7 @@ type Options struct {
 
 // size returns the GPUs of a mix.
 func (o *Options) size(factor float64) float64 {
-	return float64(o.Config.Nodes*o.Config.GPUs) * o.Load * factor
+	return float64(o.Config.gpus(o.Config.Nodes)) * o.Load * factor
 }
 
 // Generate returns the pods of the options' mix or trace.
@@ -84,6 +86,10 @@ func Compare(ctx context.Context, o Options) (*Study, error) {
 	c := &o.Config
 	out := &Study{
 		Source: o.Source, Hours: c.Length.Hours(), Nodes: c.Nodes, PerGPU: c.GPUs, Memory: c.Memory, Score: c.Score, Cost: c.Cost,
+		GPUs: c.gpus(c.Nodes),
+	}
+	if c.List != nil {
+		out.PerGPU, out.Memory, out.Kinds = 0, 0, kinds(c.nodes(c.Nodes))
 	}
 	if o.Mix != nil {
 		out.Source, out.About, out.Seed = "mix "+o.Mix.Name, o.Mix.About, o.Seed

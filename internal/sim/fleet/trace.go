@@ -24,6 +24,7 @@ type Pod struct {
 	GPUs     int           // of a job: its gang
 	Memory   int           // GiB on each GPU
 	Priority int
+	Models   string // of GPUs that it accepts, with | between them; "": any
 
 	// Of a service.
 	Request time.Duration // GPU time of a request
@@ -58,7 +59,7 @@ const (
 	maxRate    = 1e6
 )
 
-var traceColumns = []string{"kind", "name", "count", "arrive_s", "duration_s", "gpus", "memory_gib", "priority", "request_ms", "rate_hz", "p99_ms", "day", "kernel_ms"}
+var traceColumns = []string{"kind", "name", "count", "arrive_s", "duration_s", "gpus", "memory_gib", "priority", "request_ms", "rate_hz", "p99_ms", "day", "kernel_ms", "models"}
 
 // LoadTrace reads a trace from a file.
 func LoadTrace(path string) ([]Pod, error) {
@@ -85,7 +86,8 @@ func ParseTrace(r io.Reader) ([]Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
-	if !slices.Equal(head, traceColumns) {
+	// The last column is younger than the others.
+	if last := len(traceColumns) - 1; !slices.Equal(head, traceColumns) && !slices.Equal(head, traceColumns[:last]) {
 		return nil, fmt.Errorf("line 1: unknown columns; use %s", strings.Join(traceColumns, ","))
 	}
 	var pods []Pod
@@ -116,6 +118,17 @@ func ParseTrace(r io.Reader) ([]Pod, error) {
 	return pods, nil
 }
 
+// Complete checks pods that were not read by ParseTrace, and orders them by arrival.
+func Complete(pods []Pod) error {
+	for i := range pods {
+		if err := pods[i].complete(); err != nil {
+			return fmt.Errorf("pod %s: %w", pods[i].Name, err)
+		}
+	}
+	sortPods(pods)
+	return nil
+}
+
 // sortPods orders by arrival; equal ones keep their order.
 func sortPods(pods []Pod) {
 	slices.SortStableFunc(pods, func(a, b Pod) int { return int(min(max(a.Arrive-b.Arrive, -1), 1)) })
@@ -127,7 +140,12 @@ type fields struct {
 	err error
 }
 
-func (f *fields) text(name string) string { return f.row[slices.Index(traceColumns, name)] }
+func (f *fields) text(name string) string {
+	if i := slices.Index(traceColumns, name); i < len(f.row) {
+		return f.row[i]
+	}
+	return ""
+}
 
 // number reads a column; an empty one is the default, which is NaN if the column is required.
 func (f *fields) number(name string, lo, hi, def float64) float64 {
@@ -167,6 +185,7 @@ func parsePod(row []string) (Pod, int, error) {
 	p := Pod{
 		Name: strings.Clone(f.text("name")), Arrive: f.seconds("arrive_s", 0), GPUs: f.whole("gpus", 1, maxGang, 1),
 		Memory: f.whole("memory_gib", 0, maxMemory, 0), Priority: f.whole("priority", -1e9, 1e9, 0),
+		Models: strings.Clone(f.text("models")),
 	}
 	switch kind := f.text("kind"); kind {
 	case "service":
@@ -242,9 +261,9 @@ func WriteTrace(w io.Writer, pods []Pod) error {
 	millis := func(d time.Duration) string { return number(float64(d) / float64(time.Millisecond)) }
 	for i := range pods {
 		p := &pods[i]
-		row := []string{"batch", p.Name, "1", number(p.Arrive.Seconds()), number(p.Duration.Seconds()), strconv.Itoa(p.GPUs), strconv.Itoa(p.Memory), strconv.Itoa(p.Priority), "", "", "", "", millis(p.Kernel)}
+		row := []string{"batch", p.Name, "1", number(p.Arrive.Seconds()), number(p.Duration.Seconds()), strconv.Itoa(p.GPUs), strconv.Itoa(p.Memory), strconv.Itoa(p.Priority), "", "", "", "", millis(p.Kernel), p.Models}
 		if p.Service {
-			row = append(append([]string{"service"}, row[1:8]...), millis(p.Request), number(p.Rate), millis(p.P99), p.Day, "")
+			row = append(append([]string{"service"}, row[1:8]...), millis(p.Request), number(p.Rate), millis(p.P99), p.Day, "", p.Models)
 		}
 		_ = out.Write(row)
 	}

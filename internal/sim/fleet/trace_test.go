@@ -23,6 +23,14 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestTraceModels checks the youngest column, which a trace may lack.
+func TestTraceModels(t *testing.T) {
+	pods, err := ParseTrace(strings.NewReader(strings.TrimSpace(head) + ",models\nbatch,train,,60,3600,8,70,,,,,,1,A100|H100\n"))
+	if err != nil || pods[0].Models != "A100|H100" || pods[0].GPUs != 8 {
+		t.Errorf("%+v, %v", pods, err)
+	}
+}
+
 func TestTraceErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                       "empty",
