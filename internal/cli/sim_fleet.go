@@ -20,6 +20,7 @@ type fleetSearch struct {
 	html, writeTrace   string
 	modes              []string
 	asJSON, sweep, one bool
+	public             publicTrace
 }
 
 func simFleetCommand(a *app) *cobra.Command {
@@ -40,7 +41,9 @@ traces, mixes and seeds give equal results.`,
   xsched sim fleet --nodes 1000 --gpus 8 --mode XSched --fixed
   xsched sim fleet --nodes 50 --mix mixed --sweep --html fleet.html
   xsched sim fleet --nodes 20 --mix mixed --write-trace day.csv
-  xsched sim fleet --nodes 20 --trace day.csv --json`,
+  xsched sim fleet --nodes 20 --trace day.csv --json
+  xsched sim fleet --trace openb_pod_list_default.csv --from alibaba-2023 --start 2880h \
+      --fleet openb_node_list_gpu_node.csv`,
 		Args: noArgs,
 		RunE: r.run,
 	}
@@ -67,6 +70,7 @@ func (r *fleetSearch) flags(c *cobra.Command) {
 	f.BoolVar(&r.one, "fixed", false, "simulate this fleet instead of searching the smallest one")
 	f.BoolVar(&r.sweep, "sweep", false, "also search at a quarter, half and three quarters of the load")
 	f.StringVar(&r.html, "html", "", "write a page with table and charts to `FILE`")
+	r.public.flags(f)
 	jsonFlag(c, &r.asJSON)
 }
 
@@ -78,14 +82,20 @@ func (r *fleetSearch) run(cmd *cobra.Command, _ []string) error {
 	if r.o.Sharings, err = sharings(r.modes); err != nil {
 		return usageError{err}
 	}
+	if err := r.public.nodes(cmd, &r.o.Config); err != nil {
+		return err
+	}
 	switch {
-	case r.trace != "" && (cmd.Flags().Changed("mix") || r.sweep || r.writeTrace != "" || cmd.Flags().Changed("load")):
-		return usagef("--trace replaces --mix, --load, --sweep and --write-trace; use one or the other")
+	case r.trace != "" && (cmd.Flags().Changed("mix") || r.sweep || cmd.Flags().Changed("load")):
+		return usagef("--trace replaces --mix, --load and --sweep; use one or the other")
+	case r.trace != "" && r.writeTrace != "" && r.public.from == "":
+		return usagef("--trace has pods in the format of --write-trace already; add --from if it is another one")
+	case r.trace == "" && r.public.from != "":
+		return usagef("--from is the format of --trace; add --trace FILE")
 	case r.trace != "":
-		if r.o.Pods, err = fleet.LoadTrace(r.trace); err != nil {
+		if err := r.load(); err != nil {
 			return err
 		}
-		r.o.Source = "trace " + r.trace
 	default:
 		if r.o.Mix, err = fleet.FindMix(r.mix); err != nil {
 			return usageError{err}
@@ -124,6 +134,23 @@ func (r *fleetSearch) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	fmt.Fprintf(r.app.stderr, "%.1f s\n", time.Since(start).Seconds())
+	return nil
+}
+
+// load reads the pods of a trace.
+func (r *fleetSearch) load() (err error) {
+	r.o.Source = "trace " + r.trace
+	if r.public.from == "" {
+		r.o.Pods, err = fleet.LoadTrace(r.trace)
+		return err
+	}
+	r.public.Length = r.o.Config.Length
+	t, err := r.public.read(r.trace)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(r.app.stderr, t.Summary())
+	r.o.Pods = t.Pods
 	return nil
 }
 

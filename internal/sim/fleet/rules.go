@@ -27,9 +27,9 @@ type Rule struct {
 // whole gives every pod a GPU.
 var whole = Rule{Name: "one pod per GPU", Slots: 1}
 
-// Rules lists the configurations that are tried for a way of sharing. All ways have those by shares,
-// as if each could be allocated by consumable capacity; a batch share above 50, or half
-// of the memory, puts one job on a GPU.
+// Rules lists the configurations that are tried for a way of sharing: the same for all that share. Those by
+// shares are as if each could be allocated by consumable capacity; a batch share above 50, or half of the
+// memory, puts one job on a GPU. Those by pods are replicas of a device plugin, or XSched's capacity tenants.
 // The last rule does not share, because an operator has that choice too.
 func Rules(how Sharing) []Rule {
 	var out []Rule
@@ -43,11 +43,9 @@ func Rules(how Sharing) []Rule {
 		out = append(out, Rule{Name: fmt.Sprintf("service share %g x peak, batch share 51", headroom), Headroom: headroom, BatchShare: 51})
 		out = append(out, Rule{Name: fmt.Sprintf("service share %g x peak, batch apart", headroom), Headroom: headroom, BatchShare: 100, Apart: true})
 	}
-	if how != XSched {
-		for _, slots := range []int{4, 3, 2} {
-			out = append(out, Rule{Name: fmt.Sprintf("%d pods per GPU", slots), Slots: slots})
-			out = append(out, Rule{Name: fmt.Sprintf("%d pods per GPU, services and batch apart", slots), Slots: slots, Apart: true})
-		}
+	for _, slots := range []int{4, 3, 2} {
+		out = append(out, Rule{Name: fmt.Sprintf("%d pods per GPU", slots), Slots: slots})
+		out = append(out, Rule{Name: fmt.Sprintf("%d pods per GPU, services and batch apart", slots), Slots: slots, Apart: true})
 	}
 	return append(out, whole)
 }
