@@ -87,6 +87,27 @@ func TestChartForClusters(t *testing.T) {
 	}
 }
 
+// TestChartLabelsOnly checks that a release without claims has nothing that an older cluster does not know, and that the
+// chart says which setting such a cluster needs.
+func TestChartLabelsOnly(t *testing.T) {
+	old := []string{"template", "xsched", chart, "--kube-version", "1.29.0"}
+	if text, err := helm(old...); err == nil || !strings.Contains(text+err.Error(), "set dra.enabled=false to serve labels only") {
+		t.Errorf("claims on Kubernetes 1.29: %v", err)
+	}
+	text := helmMust(t, append(old, "--set", "dra.enabled=false")...)
+	for _, absent := range []string{"resource.k8s.io", "DeviceClass", "ValidatingAdmissionPolicy", "--cdi-dir=/var", "--tenants"} {
+		if strings.Contains(text, absent) {
+			t.Errorf("without claims the chart has %s", absent)
+		}
+	}
+	if n := strings.Count(text, "- --labels-only\n"); n != 2 {
+		t.Errorf("%d programs know that there are no claims; the plugin and the uninstall need it", n)
+	}
+	if text, err := helm("template", "xsched", chart, "--set", "dra.enabled=false,nri.enabled=false"); err == nil || !strings.Contains(text+err.Error(), "no pod can ask for a class") {
+		t.Errorf("neither claims nor labels: %v", err)
+	}
+}
+
 // claimOf is a claim, or a template of claims, of a class in a namespace. The form is one of exactly and first.
 func claimOf(kind, form, class, space string) string {
 	request := "exactly: {deviceClassName: " + class + "}"

@@ -49,7 +49,9 @@ gives its containers the shim and the daemon's socket, and gives the daemon the
 priority of the claim's device class.
 
 Pods without a claim ask for a class with the label xsched.dev/priority-class.
-An NRI plugin of the container runtime prepares their containers.
+An NRI plugin of the container runtime prepares their containers. With
+--labels-only there are no claims: the GPUs come from a device plugin, and the
+cluster may be older than Kubernetes 1.34.
 
 Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 		Example: `  xsched-kube node --node-name "$NODE_NAME"
@@ -68,6 +70,7 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().StringVar(&f.o.CDI, "cdi-dir", "/var/run/cdi", "the container runtime's `DIR` of CDI specifications")
 	c.Flags().StringVar(&f.o.StaticCDI, "static-cdi-dir", "/etc/cdi", "another `DIR` of CDI specifications, which the vendors' tools may write to")
 	c.Flags().StringVar(&f.nri.Socket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `SOCKET`; empty: labels do not count")
+	c.Flags().BoolVar(&f.o.LabelsOnly, "labels-only", false, "serve labels and no claims: do not register with the kubelet, publish no GPUs")
 	c.Flags().StringVar(&f.nri.Classes, "classes", "", "`FILE` with the classes of labels (default: latency and batch)")
 	c.Flags().StringVar(&f.memory, "memory", "", "memory of GPUs whose driver does not report it, such as 80Gi (default: not published)")
 	c.Flags().IntVar(&f.o.Tenants, "tenants", node.DefaultTenants, "most claims of one GPU")
@@ -94,6 +97,9 @@ func (f *nodeFlags) check() error {
 	}
 	if f.o.Tenants < 1 {
 		return fmt.Errorf("--tenants %d is not possible; use 1 or more", f.o.Tenants)
+	}
+	if f.o.LabelsOnly && f.nri.Socket == "" {
+		return errors.New("--labels-only needs the container runtime's plugin interface; give --nri-socket")
 	}
 	if f.viewPort < 0 || f.viewPort > 65535 {
 		return fmt.Errorf("--view-port %d is not possible; use %d", f.viewPort, cluster.ViewPort)

@@ -23,7 +23,7 @@ import (
 // uninstallCommand runs as a job before the chart is uninstalled.
 func (a *app) uninstallCommand() *cobra.Command {
 	var kubeconfig, cleanup, owner string
-	var force bool
+	var force, labels bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "uninstall",
@@ -55,7 +55,7 @@ pods use claims of the driver: without the plugin the kubelet can't end such pod
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			return (&uninstall.Cluster{
-				Client: client, Namespace: cluster.Namespace(""), Cleanup: &set, Owner: owner, Force: force, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+				Client: client, Namespace: cluster.Namespace(""), Cleanup: &set, Owner: owner, Force: force, LabelsOnly: labels, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
 			}).Run(ctx)
 		},
 	}
@@ -63,6 +63,7 @@ pods use claims of the driver: without the plugin the kubelet can't end such pod
 	c.Flags().StringVar(&cleanup, "cleanup", "", "`FILE` with the DaemonSet that cleans the nodes")
 	c.Flags().StringVar(&owner, "owner", "", "`NAME` of the ConfigMap that owns this DaemonSet")
 	c.Flags().BoolVar(&force, "force", false, "continue although pods use claims")
+	c.Flags().BoolVar(&labels, "labels-only", false, "the release has no claims and no slices")
 	c.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up after `T`")
 	return c
 }

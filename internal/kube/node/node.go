@@ -58,6 +58,9 @@ type Options struct {
 	Memory resource.Quantity
 	// Tenants is the most claims of one GPU; 0: the default.
 	Tenants int
+	// LabelsOnly serves pods that ask by label only: neither the kubelet nor the API server needs to know
+	// ResourceClaims.
+	LabelsOnly bool
 	// Every is the period at which the daemon's GPUs are read.
 	Every time.Duration
 	Log   *slog.Logger
@@ -160,6 +163,10 @@ func (n *Node) ClaimGrants(device string) []control.Grant {
 func (n *Node) Run(ctx context.Context) error {
 	ctx, n.cancel = context.WithCancelCause(ctx)
 	defer n.cancel(nil)
+	if n.options.LabelsOnly {
+		n.runLabels(ctx)
+		return nil
+	}
 	if n.plugin.events = n.events; n.plugin.events == nil {
 		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 		defer broadcaster.Shutdown()

@@ -35,7 +35,9 @@ type Cluster struct {
 	Owner string
 	// Force continues although pods use claims.
 	Force bool
-	Log   *slog.Logger
+	// LabelsOnly is a release without claims and slices, whose API server may not know them.
+	LabelsOnly bool
+	Log        *slog.Logger
 }
 
 // poll is the time between two looks at the API server.
@@ -46,8 +48,10 @@ const endLimit = 30 * time.Second
 
 // Run ends the DaemonSet, cleans the nodes and deletes slices and leases. It can be repeated after a failure.
 func (c *Cluster) Run(ctx context.Context) error {
-	if err := c.checkClaims(ctx); err != nil {
-		return err
+	if !c.LabelsOnly {
+		if err := c.checkClaims(ctx); err != nil {
+			return err
+		}
 	}
 	c.Log.Info("ending the daemons")
 	if err := c.end(ctx, cluster.DaemonSet); err != nil {
@@ -56,6 +60,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 	c.Log.Info("cleaning the nodes")
 	if err := c.clean(ctx); err != nil {
 		return err
+	}
+	if c.LabelsOnly {
+		return c.deleteLeases(ctx)
 	}
 	return errors.Join(c.deleteSlices(ctx), c.deleteLeases(ctx))
 }
