@@ -3,6 +3,7 @@
 #include "frame.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -79,9 +80,11 @@ int xsi_frame_receive(int socket, struct xsi_frame *frame) {
                            .msg_control = &control,
                            .msg_controllen = sizeof control.space};
   ssize_t got;
+  bool reset = false; // by a peer that left a frame of ours unread: what it sent before follows
   do {
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
+    reset = got < 0 && errno == ECONNRESET && !reset;
+  } while (reset || (got < 0 && errno == EINTR));
   if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? -EAGAIN : -EPIPE;
   take_fds(&message, frame);
   frame->bytes = (size_t)got;

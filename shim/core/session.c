@@ -184,6 +184,8 @@ static void start(uint64_t now) {
   int result = try_connect();
   if (result == 0) {
     result = greet();
+    // A daemon may refuse us before it reads a frame. Its reason waits in the socket.
+    if (result == -EPIPE || result == -ECONNRESET) result = 0;
     if (result < 0) xsi_fd_close(&session.fd);
   }
   session.previous = false; // a daemon that comes later may be another

@@ -2,6 +2,8 @@
 //
 // The session against a stand-in daemon: joining, publishing, the gate, silence, loss, refusal.
 
+#include <sys/syscall.h>
+
 #include "test_support.h"
 
 static struct test_daemon daemon_;
@@ -202,6 +204,43 @@ static void refusal_is_accepted(void) {
   test_session_end(d);
 }
 
+// The stand-in daemon refuses between connect and HELLO if a test asks for it.
+static uint32_t early;
+
+int connect(int fd, const struct sockaddr *address, socklen_t bytes) {
+  long result = syscall(SYS_connect, fd, address, bytes);
+  if (result != 0 || __atomic_load_n(&early, __ATOMIC_ACQUIRE) == 0) return (int)result;
+  d->socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+  CHECK(d->socket >= 0);
+  send_refusal(XSW_VERSION, 0);
+  __atomic_store_n(&early, 0, __ATOMIC_RELEASE);
+  return 0;
+}
+
+// A refusal counts although the daemon never read HELLO: the next attempt comes after the pause of a
+// refusal, not at once.
+static void unread_hello_is_refused(void) {
+  struct xsi_session_retry usual = xsi_session_retry;
+  xsi_session_retry = (struct xsi_session_retry){.first_ms = 10, .last_ms = 20, .refused_ms = 600};
+  for (int before = 0; before < 2; before++) {
+    __atomic_store_n(&early, (uint32_t)before, __ATOMIC_RELEASE);
+    if (before != 0) {
+      EVENTUALLY(__atomic_load_n(&early, __ATOMIC_ACQUIRE) == 0);
+    } else {
+      CHECK(test_readable(d->listener, 5000));
+      d->socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+      CHECK(d->socket >= 0 && test_readable(d->socket, 5000));
+      send_refusal(XSW_VERSION, 0);
+    }
+    uint64_t refused_ns = xsi_now_ns();
+    CHECK(test_readable(d->listener, 5000));
+    CHECK(xsi_now_ns() - refused_ns > 400000000);
+    test_daemon_accept(d);
+    test_daemon_hang_up(d);
+  }
+  xsi_session_retry = usual;
+}
+
 // ---- versions -------------------------------------------------------------------
 
 // A daemon of the previous release refuses our version and gets its own at once; the next connection
@@ -321,6 +360,7 @@ int main(void) {
   silence_opens_gate_and_recovers();
   unsigned fds = test_count_fds();
   refusal_is_accepted();
+  unread_hello_is_refused();
   previous_daemon_is_served();
   bool seen = false;
   for (int tries = 0; tries < 5 && !seen; tries++)
