@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 	"internal/screen":         {},
 	"internal/top":            {"internal/control", "internal/control/*", "internal/screen"},
 	"internal/top/toptest":    {"internal/control", "internal/top"},
-	"internal/api":            {"internal/budget", "internal/quarantine", "internal/identity", "internal/model", "internal/policy", "internal/control", "internal/control/*"},
+	"internal/api":            {"internal/budget", "internal/health", "internal/quarantine", "internal/identity", "internal/model", "internal/policy", "internal/control", "internal/control/*"},
 	"internal/embedded":       {},
 	"internal/dashboard":      {},
 	"internal/report":         {"internal/atomicfile"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"xsched/internal/budget"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/quarantine"
 )
@@ -28,7 +29,8 @@ type door interface {
 	net.Listener
 	// next returns the next connection for which enter returns true, given whom it is charged to. Where
 	// that is not known at once, enter is not called. known reports, also with an error, that it was.
-	next(enter func(identity.User) bool) (c net.Conn, payer identity.User, known bool, err error)
+	// The part has work from when a connection has come until it is refused or returned.
+	next(part *health.Part, enter func(identity.User) bool) (c net.Conn, payer identity.User, known bool, err error)
 	// identify identifies the peer of a connection, in a goroutine of its own.
 	identify(net.Conn) (peer, error)
 }
@@ -44,11 +46,35 @@ type limitListener struct {
 	ready  chan *peerConn
 	ended  chan struct{} // closed after err is set
 	err    error
+	parts  listenerParts
 }
 
-func newLimitListener(d door, b *budget.Budget) *limitListener {
+// A part counts as dead after these times. The second is above admitTime and a search on a busy machine.
+const (
+	acceptLimit  = 10 * time.Second
+	connectLimit = 20 * time.Second
+)
+
+// listenerParts are those of a listener. A restart helps the accept, which waits for nobody. A connection
+// may wait for what identifies its peer.
+type listenerParts struct {
+	accept      *health.Part
+	connections *health.Calls
+}
+
+// addParts adds the parts of a listener to a monitor; nil: there is none.
+func addParts(m *health.Monitor, name string) listenerParts {
+	if m == nil {
+		return listenerParts{}
+	}
+	p := listenerParts{m.Add("accept on "+name, acceptLimit, true), m.AddCalls("connections to "+name, connectLimit, false)}
+	p.accept.End()
+	return p
+}
+
+func newLimitListener(d door, b *budget.Budget, p listenerParts) *limitListener {
 	l := &limitListener{
-		door: d, budget: b, ready: make(chan *peerConn), ended: make(chan struct{}), new: make(chan struct{}, maxConnections/2),
+		door: d, budget: b, parts: p, ready: make(chan *peerConn), ended: make(chan struct{}), new: make(chan struct{}, maxConnections/2),
 		places: budget.Places{All: maxConnections, Each: maxConnectionsPerUser},
 		known:  budget.Places{All: maxConnections, Each: maxConnectionsPerUser},
 	}
@@ -71,7 +97,9 @@ func (l *limitListener) Accept() (net.Conn, error) {
 func (l *limitListener) run() {
 	defer close(l.ended)
 	for {
-		conn, user, known, err := l.next(l.enter)
+		l.parts.accept.End()
+		conn, user, known, err := l.next(l.parts.accept, l.enter)
+		l.parts.accept.Begin()
 		switch {
 		case err == nil && known:
 			go l.admit(&peerConn{Conn: conn, listener: l, payer: user})
@@ -84,6 +112,7 @@ func (l *limitListener) run() {
 				_ = conn.Close()
 			}
 		case errors.Is(err, net.ErrClosed):
+			l.parts.accept.End()
 			l.err = err
 			return
 		default:
@@ -106,10 +135,12 @@ func (l *limitListener) enter(user identity.User) bool {
 
 // identifyFirst admits a connection whose identification alone shows whom it is charged to.
 func (l *limitListener) identifyFirst(c *peerConn) {
+	done := l.parts.connections.Begin()
 	took := budget.Measure()
 	p, err := l.identify(c.Conn)
 	l.budget.Charge(p.User, took())
 	<-l.new
+	done()
 	if err != nil || !l.enter(p.User) {
 		_ = c.Conn.Close()
 		return
@@ -123,6 +154,7 @@ const acceptPause = 10 * time.Millisecond
 
 // admit waits for the budget of a connection's user and identifies the peer.
 func (l *limitListener) admit(c *peerConn) {
+	defer l.parts.connections.Begin()()
 	ctx, cancel := context.WithTimeout(context.Background(), admitTime)
 	defer cancel()
 	err := l.budget.Enter(ctx, c.payer)
@@ -171,10 +203,13 @@ func (c *peerConn) Close() error {
 // unixDoor is the door of a unix socket.
 type unixDoor struct{ *quarantine.Listener }
 
-func (d *unixDoor) next(enter func(identity.User) bool) (_ net.Conn, user identity.User, known bool, _ error) {
+func (d *unixDoor) next(part *health.Part, enter func(identity.User) bool) (_ net.Conn, user identity.User, known bool, _ error) {
 	c, err := d.AcceptKept(func(uid, pid int) bool {
+		part.Begin()
 		user = identity.Glance(uid, pid)
-		known = enter(user)
+		if known = enter(user); !known {
+			part.End()
+		}
 		return known
 	}, nil)
 	if err != nil {

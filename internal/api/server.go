@@ -9,20 +9,23 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/budget"
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/quarantine"
 )
 
 // Options configure a control socket.
 type Options struct {
-	Log    *slog.Logger   // gets clients' mistakes
-	Budget *budget.Budget // of the CPU time for each account; nil: no limits
+	Log    *slog.Logger    // gets clients' mistakes
+	Budget *budget.Budget  // of the CPU time for each account; nil: no limits
+	Health *health.Monitor // gets the parts of the listener; nil: none
 }
 
 // Serve offers a Control on a unix socket until ctx ends.
@@ -34,7 +37,7 @@ func Serve(ctx context.Context, l net.Listener, c control.Control, o Options) er
 	events := newFeed(c)
 	server := newServer(newMux(c, identifyPeer, events, o.Budget), events, o.Log)
 	// A stranger can send descriptors to a unix socket.
-	return serveUntil(ctx, server, newLimitListener(&unixDoor{Listener: quarantine.Listen(socket)}, o.Budget), "control socket")
+	return serveUntil(ctx, server, newLimitListener(&unixDoor{Listener: quarantine.Listen(socket)}, o.Budget, addParts(o.Health, filepath.Base(l.Addr().String()))), "control socket")
 }
 
 // newServer returns a server with the limits that all listeners share.

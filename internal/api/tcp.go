@@ -17,6 +17,7 @@ import (
 
 	"xsched/internal/budget"
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 )
 
@@ -33,7 +34,8 @@ type HTTPOptions struct {
 	// Pages serves the dashboard at "/" and under "/assets/"; nil: none. Everybody may read it.
 	Pages  http.Handler
 	Log    *slog.Logger
-	Budget *budget.Budget // of the CPU time for each account; nil: no limits
+	Budget *budget.Budget  // of the CPU time for each account; nil: no limits
+	Health *health.Monitor // gets the parts of the listener; nil: none
 }
 
 // HTTPServer is a bound TCP listener.
@@ -102,7 +104,7 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &HTTPServer{listener: newLimitListener(tcpDoor{l}, o.Budget), guard: g, pages: o.Pages, log: log, budget: o.Budget}, nil
+	return &HTTPServer{listener: newLimitListener(tcpDoor{l}, o.Budget, addParts(o.Health, "the HTTP port")), guard: g, pages: o.Pages, log: log, budget: o.Budget}, nil
 }
 
 // resolve returns the addresses of a host; an empty host means all interfaces.
@@ -162,7 +164,7 @@ func withPages(pages, next http.Handler) http.Handler {
 // tcpDoor is the door of a TCP port.
 type tcpDoor struct{ net.Listener }
 
-func (d tcpDoor) next(func(identity.User) bool) (c net.Conn, user identity.User, known bool, err error) {
+func (d tcpDoor) next(*health.Part, func(identity.User) bool) (c net.Conn, user identity.User, known bool, err error) {
 	c, err = d.Accept()
 	return c, user, false, err
 }

@@ -482,7 +482,7 @@ func TestSlowPeerDelaysNobody(t *testing.T) {
 	}
 	slow, first := make(chan struct{}), make(chan struct{}, 1)
 	first <- struct{}{}
-	limited := newLimitListener(slowDoor{tcpDoor{l}, first, slow}, budget.New())
+	limited := newLimitListener(slowDoor{tcpDoor{l}, first, slow}, budget.New(), listenerParts{})
 	server := &http.Server{Handler: http.NotFoundHandler()}
 	go func() { _ = server.Serve(limited) }()
 	t.Cleanup(func() { close(slow); _ = server.Close() })

@@ -23,6 +23,7 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/doctor"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/logging"
 	"xsched/internal/model"
@@ -109,7 +110,7 @@ func serveDaemon(ctx context.Context, a *app, o daemon.Options, gpus virtual.Opt
 	if running, err := client.New(filepath.Join(o.Dir, control.ControlSocket)).Version(ctx); err == nil {
 		return alreadyRuns(o.Dir, running.PID)
 	}
-	o.Budget = budget.New()
+	o.Budget, o.Health = budget.New(), &health.Monitor{}
 	http, err := web.listen(o)
 	if err != nil {
 		return err
@@ -183,7 +184,7 @@ func serveControl(ctx context.Context, cancel func(), d *daemon.Daemon, o *daemo
 	go func() {
 		defer cancel()
 		result <- http.serveWith(ctx, d.Control(), func(ctx context.Context) error {
-			return serveSockets(ctx, d.Control(), api.Options{Log: o.Log, Budget: o.Budget}, l, tenants)
+			return serveSockets(ctx, d.Control(), api.Options{Log: o.Log, Budget: o.Budget, Health: o.Health}, l, tenants)
 		})
 	}()
 	return result, nil

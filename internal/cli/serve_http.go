@@ -34,7 +34,7 @@ func (w webOptions) listen(o daemon.Options) (webServer, error) {
 		}
 		return webServer{}, nil
 	}
-	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, Pages: dashboard.Handler(), Log: o.Log, Budget: o.Budget})
+	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, Pages: dashboard.Handler(), Log: o.Log, Budget: o.Budget, Health: o.Health})
 	return webServer{s}, err
 }
 

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ type Daemon struct {
 	access   *access
 	keeper   *keeper.Keeper
 	terms    *terms
-	health   health.Monitor
+	health   *health.Monitor
 
 	unmanaged *unmanaged
 	observer  *observer
@@ -66,7 +67,7 @@ type Daemon struct {
 // control interface and calls Close.
 func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
-		opts: o, log: o.Log, access: &access{uid: os.Geteuid()}, terms: &terms{}, metrics: &driver.Metrics{},
+		opts: o, log: o.Log, access: &access{uid: os.Geteuid()}, terms: &terms{}, metrics: &driver.Metrics{}, health: cmp.Or(o.Health, &health.Monitor{}),
 		failure: failure{ended: make(chan struct{})}, closeTime: closeTime,
 	}
 	defer func() {
@@ -106,7 +107,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	go d.observer.run(ctx, parts.observer)
 	go d.holds.run(ctx, parts.holds)
 	go d.chronicle.run(ctx, parts.history)
-	go d.watchFolder(ctx, d.lock, parts.folder)
+	go d.watchFolder(ctx, d.lock.Held, parts.folder)
 	keeping.Go(func() { d.keeper.Run(ctx, parts.settings) })
 	d.keepTested(ctx, tests)
 	return d, nil
@@ -226,13 +227,15 @@ func (d *Daemon) openDrivers() driver.Place {
 // self-tests disabled, the drivers still report other releases and new results.
 func (d *Daemon) keepTested(ctx context.Context, tests *sync.WaitGroup) {
 	o := driver.SelfTestOptions{Program: d.opts.SelfTest, OnlyIfNeeded: d.opts.Private}
-	d.drivers.Found(func(i driver.Instance) {
-		if t, ok := i.(driver.SelfTester); ok && ctx.Err() == nil {
-			o := o
-			o.Beat = d.health.Add(driverPart, driverLimit, false).Beat
-			tests.Go(func() { t.KeepTested(ctx, o, d.server.Refresh) })
-		}
-	})
+	d.drivers.Found(func(i driver.Instance) { keepTested(ctx, i, o, d.health, d.server.Refresh, tests) })
+}
+
+// keepTested runs the background self-tests of a driver that has some.
+func keepTested(ctx context.Context, i driver.Instance, o driver.SelfTestOptions, m *health.Monitor, changed func(), tests *sync.WaitGroup) {
+	if t, ok := i.(driver.SelfTester); ok && ctx.Err() == nil {
+		o.Beat = m.Add(driverPart, driverLimit, false).Beat
+		tests.Go(func() { t.KeepTested(ctx, o, changed) })
+	}
 }
 
 // testsTime bounds the wait for canceled self-tests. A test may be stuck in the driver.
@@ -254,7 +257,7 @@ func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
 // assemble starts the guardian, the loop and the server, and makes the parts that use them.
 func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place driver.Place) error {
 	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, terms: d.terms, wake: make(chan struct{}, 1)}
-	d.observer = &observer{access: d.access}
+	d.observer = &observer{access: d.access, polls: d.health.AddCalls(pollsPart, pollsLimit, false)}
 	cfg := loop.Config{
 		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.access.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
 		Scan: d.unmanaged.request,
@@ -280,7 +283,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: past.joined, Ended: past.ended,
 		Terms: d.terms.of, Kept: d.keeper.Kept,
-		Health: &d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
+		Health: d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"xsched/internal/health"
-	"xsched/internal/session"
 )
 
 // folderPeriod is the interval at which the daemon checks that its runtime folder is still its own. Two
@@ -40,7 +39,7 @@ func (d *Daemon) Failure() error { return d.failure.err }
 
 // watchFolder reports a failure when the engine loop ends, or when the lock is gone: another daemon can
 // start then, and nobody reaches this one. Its programs continue natively and join the next daemon.
-func (d *Daemon) watchFolder(ctx context.Context, lock *session.Lock, part *health.Part) {
+func (d *Daemon) watchFolder(ctx context.Context, held func() bool, part *health.Part) {
 	tick := time.NewTicker(folderPeriod)
 	defer tick.Stop()
 	for {
@@ -53,7 +52,7 @@ func (d *Daemon) watchFolder(ctx context.Context, lock *session.Lock, part *heal
 		case <-tick.C:
 		}
 		part.Beat()
-		if !lock.Held() {
+		if !held() {
 			err := fmt.Errorf("the runtime folder %s was deleted or replaced, so another daemon may run; do not delete it while a daemon runs", d.opts.Dir)
 			d.log.Error("the daemon ends", "err", err)
 			d.failure.report(err)

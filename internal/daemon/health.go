@@ -21,6 +21,7 @@ const (
 	scanLimit     = 60 * time.Second     // its longest period is 20 s
 	settingsLimit = 10 * keeper.SaveTime // a request of an operator waits keeper.SaveTime
 	folderLimit   = 10 * time.Second     // its period is 500 ms
+	pollsLimit    = 10 * time.Second     // a poll asks for a state that the driver has
 	logLimit      = 5 * time.Second      // the queue of lines is full long before
 	driverLimit   = 5 * time.Minute      // a self-test may wait twice for testTime, and scans
 	guardianLimit = 10 * time.Second     // it may wait for two answers and start a process
@@ -31,6 +32,7 @@ const (
 	guardianPart = "guardian process"
 	driverPart   = "driver watch"
 	probesPart   = "driver probes"
+	pollsPart    = "polls of attached programs"
 	releasePart  = "release of programs' GPUs"
 )
 
@@ -41,7 +43,7 @@ const hungDriver = "the driver does not answer: see the kernel's log; a reset of
 func remedies() map[string]string {
 	return map[string]string{
 		guardianPart: "restart it: `systemctl restart xsched-guardian`; meanwhile the daemon starts a guardian of its own",
-		driverPart:   hungDriver, probesPart: hungDriver, releasePart: hungDriver,
+		driverPart:   hungDriver, probesPart: hungDriver, pollsPart: hungDriver, releasePart: hungDriver,
 	}
 }
 

@@ -15,7 +15,10 @@ import (
 )
 
 // observer reports to the loop whether programs work whose submissions no hook sees.
-type observer struct{ access *access }
+type observer struct {
+	access *access
+	polls  *health.Calls
+}
 
 // run observes connected programs without hooks, until ctx ends.
 func (o *observer) run(ctx context.Context, part *health.Part) {
@@ -53,7 +56,7 @@ func (o *observer) watch(s *session.Session, a driver.Attached) {
 		if s.Ended() {
 			return
 		}
-		changed, err := a.Poll(context.Background())
+		changed, err := o.poll(a)
 		if err != nil {
 			s.End(err.Error())
 			return
@@ -63,6 +66,12 @@ func (o *observer) watch(s *session.Session, a driver.Attached) {
 		}
 		o.observe(&meter, s.User, s.ID, s.PID)
 	}
+}
+
+// poll asks the driver about an attached process, and shows that it does.
+func (o *observer) poll(a driver.Attached) (changed bool, err error) {
+	defer o.polls.Begin()()
+	return a.Poll(context.Background())
 }
 
 // Idle programs still wake up: a sleeping PyTorch process uses 0.92 ms of CPU per second (measured

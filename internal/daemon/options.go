@@ -13,6 +13,7 @@ import (
 	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/engine"
+	"xsched/internal/health"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
@@ -51,6 +52,8 @@ type Options struct {
 
 	// Budget limits the CPU time that the daemon spends for each account; nil: no limits.
 	Budget *budget.Budget
+	// Health gets the parts of the daemon; nil: only the daemon itself reads them.
+	Health *health.Monitor
 
 	// GPUs are the settings of GPUs that differ from the ones above.
 	GPUs map[model.DeviceID]engine.Setting

@@ -3,6 +3,7 @@
 package quarantine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,6 +23,8 @@ const (
 	answerTime = time.Second
 	// restartPause is the least time between two attempts to start a process.
 	restartPause = time.Second
+	// pingPeriod is the interval at which the process shows that it works.
+	pingPeriod = time.Second
 	// maxClosing is the number of connections that a process has not been able to close yet. Beyond
 	// it another process takes over. A blocked process then holds a bounded number of descriptors;
 	// the kernel's limit of descriptors in flight per user bounds the number of such processes.
@@ -93,6 +96,35 @@ func current() (*keeper, error) {
 	}
 	all.keeper = k
 	return k, nil
+}
+
+// Watch calls beat while the process in use answers, until ctx ends. Without a process there is nothing
+// to answer for. Programs can't join while a process hangs; none that has joined notices.
+func Watch(ctx context.Context, beat func()) {
+	t := time.NewTicker(pingPeriod)
+	defer t.Stop()
+	for {
+		all.mu.Lock()
+		k := all.keeper
+		all.mu.Unlock()
+		if k == nil || k.ping() == nil {
+			beat()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// ping asks the process for a sign of life. One that has ended is replaced on demand, and does not hang.
+func (k *keeper) ping() error {
+	_, err := k.ask(request{Op: opPing}, nil)
+	if errors.Is(err, ErrTime) {
+		return err
+	}
+	return nil
 }
 
 // hand gives the process a duplicate of a file for as long as it is kept.

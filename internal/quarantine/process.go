@@ -90,6 +90,8 @@ func (p *process) do(r request, fds []int) {
 		}
 		delete(p.listeners, r.ID)
 		p.send(reply{Closed: r.ID}, nil)
+	case r.Op == opPing:
+		p.send(reply{Seq: r.Seq}, nil)
 	default:
 		p.send(reply{Seq: r.Seq, Error: "unknown request"}, nil)
 	}

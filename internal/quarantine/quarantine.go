@@ -58,6 +58,7 @@ const (
 	opTake   = "take"   // receive the next packet of a connection
 	opCopy   = "copy"   // duplicate a descriptor of another process
 	opClose  = "close"  // close a connection
+	opPing   = "ping"   // answer
 )
 
 // request is a message to the process.

@@ -45,10 +45,12 @@ func (srv *Server) accept() {
 	// It runs in the only goroutine that accepts, so it costs microseconds: connections that one user
 	// opens without end are refused here, and others do not wait.
 	enter := func(uid, pid int) bool {
-		user = identity.Glance(uid, pid)
+		srv.parts.accept.Begin()
+		user = srv.cfg.Glance(uid, pid)
 		if taken = !srv.cfg.Budget.Exempt(user); taken && !srv.door.Take(user) {
 			taken = false
 			srv.countRefusal("full_hello", 0)
+			srv.parts.accept.End()
 			return false
 		}
 		return true

@@ -18,8 +18,8 @@ const (
 // parts are those of a server. A restart helps those that only work on sessions; the others wait for a
 // driver.
 type parts struct {
-	accept, reaper, nice        *health.Part
-	handshakes, probes, release *health.Calls
+	accept, reaper, nice, quarantine *health.Part
+	handshakes, probes, release      *health.Calls
 }
 
 // addParts adds the parts to a monitor; nil: there is none.
@@ -30,6 +30,7 @@ func addParts(m *health.Monitor) parts {
 	p := parts{
 		accept: m.Add("accept of programs", partLimit, true), reaper: m.Add("session reaper", partLimit, true),
 		nice:       m.Add("nice values of programs", niceLimit, true),
+		quarantine: m.Add("quarantine process", partLimit, true), // strangers can't delay its answers
 		handshakes: m.AddCalls("handshakes of programs", partLimit, true),
 		probes:     m.AddCalls("driver probes", releaseLimit, false), release: m.AddCalls("release of programs' GPUs", releaseLimit, false),
 	}

@@ -36,7 +36,7 @@ func (srv *Server) watchNice() {
 		srv.parts.nice.Beat()
 		seen := make(map[model.SessionID]int, len(known))
 		for _, s := range srv.all() {
-			nice := niceOf(s.PID)
+			nice := srv.cfg.Nice(s.PID)
 			if was, ok := known[s.ID]; ok && was == nice || srv.loop.SetNice(s.client, nice) == nil {
 				seen[s.ID] = nice // otherwise again at the next reading
 			}

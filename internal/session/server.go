@@ -60,6 +60,10 @@ type Config struct {
 	// Peer reads the credentials of a connection; nil: from the kernel. Tests replace it to
 	// simulate several processes and users.
 	Peer func(*net.UnixConn) (identity.Peer, error)
+	// Glance returns whom a connection is charged to, and Nice the nice value of a process; nil: as the
+	// kernel says.
+	Glance func(uid, pid int) identity.User
+	Nice   func(pid int) int
 
 	// Health gets the server's parts; nil: nobody asks.
 	Health *health.Monitor
@@ -121,6 +125,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Peer == nil {
 		cfg.Peer = peer
 	}
+	if cfg.Glance == nil {
+		cfg.Glance = identity.Glance
+	}
+	if cfg.Nice == nil {
+		cfg.Nice = niceOf
+	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = &driver.Metrics{}
 	}
@@ -149,6 +159,7 @@ func New(cfg Config) (*Server, error) {
 		srv.wg.Go(srv.accept)
 	}
 	srv.wg.Go(srv.watchNice)
+	go quarantine.Watch(ctx, parts.quarantine.Beat) // nobody waits for its end: a process that hangs delays it
 	return srv, nil
 }
 
