@@ -224,6 +224,9 @@ func (d *unixDoor) identify(conn net.Conn) (peer, error) {
 		return peer{}, errors.New("not a unix socket")
 	}
 	p, err := identity.OfConn(c.UnixConn)
+	if errors.Is(err, identity.ErrUnseen) { // its requests get the reason
+		return peer{Peer: p, local: true, err: err}, nil
+	}
 	if err != nil {
 		return peer{}, err
 	}

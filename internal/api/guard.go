@@ -25,6 +25,7 @@ import (
 // that a web page could have made: Host must be a loopback name, which defeats DNS rebinding, and
 // Origin, if present, must equal it. Requests from other machines need the token.
 type guard struct {
+	inPod bool               // loopback connections prove no user
 	token *[sha256.Size]byte // nil: none is accepted
 	view  *[sha256.Size]byte // of viewers, which may only read; nil: none is accepted
 	owner int                // uid that the tokens act as
@@ -39,6 +40,12 @@ func refuse(format string, args ...any) error {
 var errNoToken = &control.Error{
 	Kind: control.ErrNotAllowed, Cause: "a request from another machine needs the token",
 	Remedy: "send `Authorization: Bearer TOKEN` with the content of --http-token-file",
+}
+
+// errForwarded is the refusal of a request without a token in a pod.
+var errForwarded = &control.Error{
+	Kind: control.ErrNotAllowed, Cause: "in a pod a request over TCP needs a token, because a forwarded port looks like a local user",
+	Remedy: "use the control socket, or send `Authorization: Bearer TOKEN` with the content of --http-token-file",
 }
 
 // errViewer is the refusal of a change with the token of viewers.
@@ -58,6 +65,8 @@ func (g *guard) identify(r *http.Request) (control.Caller, error) {
 		return control.Nobody, refuse("the peer is not known")
 	case !p.local:
 		return control.Nobody, errNoToken
+	case g.inPod:
+		return control.Nobody, errForwarded
 	case p.err != nil:
 		return control.Nobody, refuse("the peer's user can't be determined: %v", p.err)
 	}

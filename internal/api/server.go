@@ -123,5 +123,10 @@ func identifyPeer(r *http.Request) (control.Caller, error) {
 	if !ok {
 		return control.Nobody, refuse("the peer's credentials are not known")
 	}
+	if p.err != nil {
+		return control.Nobody, &control.Error{
+			Kind: control.ErrNotAllowed, Cause: p.err.Error(), Remedy: "run it in the daemon's PID namespace (nsenter --pid), or the daemon in that of the host",
+		}
+	}
 	return p.caller()
 }

@@ -31,6 +31,9 @@ type HTTPOptions struct {
 	TokenFile string
 	// ViewTokenFile holds a token that only allows reading.
 	ViewTokenFile string
+	// InPod says that the daemon runs in a pod of Kubernetes. A port that somebody forwards to a pod ends at its
+	// loopback interface, as a process of the node's root: the kernel's word for the user proves nothing.
+	InPod bool
 	// Pages serves the dashboard at "/" and under "/assets/"; nil: none. Everybody may read it.
 	Pages  http.Handler
 	Log    *slog.Logger
@@ -60,7 +63,7 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	if err != nil {
 		return nil, invalid("use --http with an address of this machine", "HTTP address %q: %v", o.Addr, err)
 	}
-	g := &guard{owner: os.Geteuid()}
+	g := &guard{owner: os.Geteuid(), inPod: o.InPod}
 	loopback := true
 	for _, a := range addresses {
 		loopback = loopback && a.IsLoopback()

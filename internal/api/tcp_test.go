@@ -113,6 +113,29 @@ func TestCallerIsTheOtherEndsOwner(t *testing.T) {
 	}
 }
 
+// TestInPodNeedsAToken: a forwarded port ends at the loopback interface of a pod as a process of the node's root, so
+// that only a token proves anything there.
+func TestInPodNeedsAToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"127.0.0.1:0", ":0"} {
+		addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{Addr: address, InPod: true, TokenFile: file})
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		url := "http://127.0.0.1:" + port + control.Prefix + "/version"
+		if status, body := do1(t, "GET", url, "", nil); status != 403 || !strings.Contains(body, "in a pod a request over TCP needs a token") {
+			t.Errorf("%s without a token: %d %s", address, status, body)
+		}
+		if status, body := do1(t, "GET", url, "", func(r *http.Request) { r.Header.Set("Authorization", "Bearer 0123456789abcdef") }); status != 200 {
+			t.Errorf("%s with the token: %d %s", address, status, body)
+		}
+	}
+}
+
 // TestTwoUsers runs the client as another user: the test binary with the uid of nobody.
 func TestTwoUsers(t *testing.T) {
 	if url := os.Getenv("XSCHED_TEST_ASK"); url != "" {

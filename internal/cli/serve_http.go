@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +13,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/daemon"
 	"xsched/internal/dashboard"
+	"xsched/internal/identity"
 )
 
 // webOff disables the HTTP listener.
@@ -34,8 +36,17 @@ func (w webOptions) listen(o daemon.Options) (webServer, error) {
 		}
 		return webServer{}, nil
 	}
-	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, Pages: dashboard.Handler(), Log: o.Log, Budget: o.Budget, Health: o.Health})
+	s, err := api.ListenHTTP(api.HTTPOptions{
+		Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, InPod: inPod(os.Getenv), Pages: dashboard.Handler(),
+		Log: o.Log, Budget: o.Budget, Health: o.Health,
+	})
 	return webServer{s}, err
+}
+
+// inPod reports whether this is a container of Kubernetes: the kubelet sets the first variable in every one, our
+// chart the second.
+func inPod(getenv func(string) string) bool {
+	return getenv("KUBERNETES_SERVICE_HOST") != "" || getenv(identity.PodVariable) != ""
 }
 
 // webServer is a bound listener, or nil.
