@@ -38,7 +38,7 @@ type mixFigures struct {
 	Name   string       `json:"name"`
 	About  string       `json:"about"`
 	Fleets []fleetNeeds `json:"fleets"` // by size
-	// Others are needs of exclusive use and of XSched if something else is different.
+	// Others are needs of exclusive use, of MPS and of XSched if something else is different.
 	Others []variant `json:"others"`
 }
 
@@ -62,6 +62,7 @@ type need struct {
 type variant struct {
 	Name      string `json:"name"`
 	Exclusive int    `json:"exclusive"`
+	MPS       int    `json:"mps"`
 	XSched    int    `json:"xsched"`
 }
 
@@ -95,6 +96,8 @@ var changes = []struct {
 	name   string
 	change func(*fleet.Options)
 }{
+	{"GPUs with 80 GiB", func(o *fleet.Options) { o.Config.Memory = 80 }},
+	{"GPUs with 192 GiB", func(o *fleet.Options) { o.Config.Memory = 192 }},
 	{"switching costs -50 %", func(o *fleet.Options) { o.Config.Cost = 0.5 }},
 	{"switching costs +50 %", func(o *fleet.Options) { o.Config.Cost = 1.5 }},
 	{"seed 2", func(o *fleet.Options) { o.Seed = 2 }},
@@ -148,13 +151,13 @@ func (f *mixFigures) simulate(ctx context.Context, m *fleet.Mix) error {
 	}
 	for _, c := range changes {
 		o := options(m, nodes)
-		o.Sharings = []fleet.Sharing{fleet.Exclusive, fleet.XSched}
+		o.Sharings = []fleet.Sharing{fleet.Exclusive, fleet.MPS, fleet.XSched}
 		c.change(&o)
 		s, err := fleet.Compare(ctx, o)
 		if err != nil {
 			return err
 		}
-		f.Others = append(f.Others, variant{c.name, s.Of(fleet.Exclusive).GPUs, s.Of(fleet.XSched).GPUs})
+		f.Others = append(f.Others, variant{c.name, s.Of(fleet.Exclusive).GPUs, s.Of(fleet.MPS).GPUs, s.Of(fleet.XSched).GPUs})
 	}
 	return nil
 }
@@ -215,9 +218,11 @@ func (f *figures) sensitivityTable() string {
 	}
 	b.WriteString("\n" + strings.Repeat("|---", len(changes)+2) + "|\n")
 	for _, m := range f.Mixes {
-		fmt.Fprintf(&b, "| %s | %s |", m.Name, m.of(nodes).part())
-		for _, v := range m.Others {
-			fmt.Fprintf(&b, " %s |", part(v.XSched, v.Exclusive))
+		base := m.of(nodes).Needs
+		all := append([]variant{{"", base[string(fleet.Exclusive)].GPUs, base[string(fleet.MPS)].GPUs, base[string(fleet.XSched)].GPUs}}, m.Others...)
+		fmt.Fprintf(&b, "| %s |", m.Name)
+		for _, v := range all {
+			fmt.Fprintf(&b, " %s, %s |", part(v.XSched, v.Exclusive), part(v.MPS, v.Exclusive))
 		}
 		b.WriteString("\n")
 	}

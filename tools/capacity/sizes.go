@@ -45,14 +45,39 @@ func part(gpus, of int) string {
 	return report.RoundPercent(float64(gpus) / float64(of))
 }
 
-// needsTable has the needs of the mixes that fill a fleet of n nodes.
+// fewest returns the modes that need the fewest GPUs.
+func (f fleetNeeds) fewest() []fleet.Sharing {
+	least := 0
+	for _, n := range f.Needs {
+		if n.GPUs > 0 && (least == 0 || n.GPUs < least) {
+			least = n.GPUs
+		}
+	}
+	return slices.DeleteFunc(fleet.Sharings(), func(how fleet.Sharing) bool { return f.Needs[string(how)].GPUs != least })
+}
+
+// needsTable has the needs of the mixes that fill a fleet of n nodes. The fewest GPUs are bold.
 func (f *figures) needsTable(n int) string {
 	var b strings.Builder
-	b.WriteString("| mix | load | pods | exclusive | time-slicing | MPS | XSched | XSched of exclusive | GPU busy: exclusive, XSched |\n" + strings.Repeat("|---", 9) + "|\n")
+	b.WriteString("| mix | load | pods | exclusive | time-slicing | MPS | XSched | XSched of exclusive | fewest GPUs | GPU busy: exclusive, XSched |\n" + strings.Repeat("|---", 10) + "|\n")
 	for _, m := range f.Mixes {
 		one := m.of(n)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | **%s** | %s | %s, %s |\n", m.Name, m.About, report.Count(float64(one.Pods)), one.count(fleet.Exclusive), one.count(fleet.TimeSlicing),
-			one.count(fleet.MPS), one.count(fleet.XSched), one.part(), report.RoundPercent(one.Needs[string(fleet.Exclusive)].Busy), report.RoundPercent(one.Needs[string(fleet.XSched)].Busy))
+		fewest := one.fewest()
+		fmt.Fprintf(&b, "| %s | %s | %s |", m.Name, m.About, report.Count(float64(one.Pods)))
+		var names []string
+		for _, how := range fleet.Sharings() {
+			count := one.count(how)
+			if slices.Contains(fewest, how) {
+				names = append(names, string(how))
+				count = "**" + count + "**"
+			}
+			b.WriteString(" " + count + " |")
+		}
+		if len(names) == len(fleet.Sharings()) {
+			names = []string{"all equal"}
+		}
+		fmt.Fprintf(&b, " %s | %s | %s, %s |\n", one.part(), strings.Join(names, ", "),
+			report.RoundPercent(one.Needs[string(fleet.Exclusive)].Busy), report.RoundPercent(one.Needs[string(fleet.XSched)].Busy))
 	}
 	return b.String()
 }
