@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"xsched/internal/control/client"
@@ -143,4 +144,47 @@ func TestBinding(t *testing.T) {
 		}
 		c.Kubectl(t, "delete", "pod/pair", "resourceclaim/pair")
 	})
+	t.Run("Distinct", func(t *testing.T) { testDistinct(t, c, work) })
+}
+
+// testDistinct: while a pod with more claims than GPUs waits, every GPU has room for several claims. Two GPUs of one
+// request are two nevertheless. Those of two requests are two if a constraint says so.
+func testDistinct(t *testing.T, c *Cluster, work func(name, capacity string) string) {
+	names := make([]string, gpusOfNode+2)
+	for i := range names {
+		names[i] = fmt.Sprintf("resourceClaimName: wait-%d", i)
+		c.Apply(t, claim(fmt.Sprintf("wait-%d", i), "batch", ""))
+	}
+	c.Apply(t, strings.Replace(claimPod("waits", busyboxImage, untilEnd, names...), "spec:\n", "spec:\n  nodeSelector: {no: node}\n", 1))
+	eventually(t, "every GPU has room for several claims", func() bool {
+		return !slices.ContainsFunc((site{c: c}).devices(), func(d resourceapi.Device) bool {
+			tenants := d.Capacity[node.Tenants].Value
+			return tenants.Value() < 3
+		})
+	})
+	two := func(name string) string {
+		return strings.Replace(work(name, ""), "[{name: gpu,", "[{name: other, exactly: {deviceClassName: gpu-batch}}, {name: gpu,", 1)
+	}
+	for _, one := range []struct {
+		name, text string
+		distinct   bool
+	}{
+		{"count", work("count", ", count: 2"), true},
+		{"requests", two("requests"), false},
+		{"apart", strings.Replace(two("apart"), "{devices: {", "{devices: {constraints: [{distinctAttribute: resource.kubernetes.io/pciBusID}], ", 1), true},
+	} {
+		c.Apply(t, one.text)
+		c.WaitPod(t, "default", one.name, "is ready", Running)
+		claim, err := c.Client.ResourceV1().ResourceClaims("default").Get(context.Background(), one.name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := claim.Status.Allocation.Devices.Results
+		t.Logf("claim %s has %s and %s", one.name, got[0].Device, got[1].Device)
+		if len(got) != 2 || (got[0].Device != got[1].Device) != one.distinct {
+			t.Errorf("claim %s: %+v", one.name, got)
+		}
+	}
+	c.Kubectl(t, "delete", "pod", "waits", "count", "requests", "apart")
+	c.Kubectl(t, "delete", "resourceclaim", "--all")
 }
