@@ -14,6 +14,7 @@ import (
 
 	"xsched/internal/model"
 	"xsched/internal/policy"
+	"xsched/internal/predict"
 )
 
 // Levels is the size of an array indexed by model.Level.
@@ -72,7 +73,7 @@ type record struct {
 	protection *policy.Protection // of its process on the device; nil: none
 	working    bool               // counted there as having work
 
-	segments model.Segments
+	segments predict.Program
 	launches uint64 // of its program so far, if known
 
 	session *waiting // of its session
@@ -299,7 +300,7 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	r.nth = len(e.processes[q.PID])
 	e.processes[q.PID] = append(e.processes[q.PID], r)
 	if q.Busy {
-		r.segments.Drop() // it began before
+		r.segments.Drop(now) // it began before
 	}
 	r.dev.insert(q, r)
 	r.dev.lowsChanged(now, q.PID)

@@ -32,7 +32,7 @@ func beside(t *testing.T, mode model.Mode, lows int) (*Engine, func(length, fed,
 	for i := range lows {
 		e.SetBusy(0, add(2+i, 0), true)
 	}
-	now := model.Time(time.Second)
+	now, launches := model.Time(time.Second), uint64(0)
 	e.Decide(now)
 	return e, func(length, fed, period time.Duration) {
 		step := func(until model.Time) {
@@ -48,6 +48,8 @@ func beside(t *testing.T, mode model.Mode, lows int) (*Engine, func(length, fed,
 		start := now
 		e.SetBusy(now, high, true)
 		step(start.Add(length))
+		launches += 1000
+		e.SetProgress(now, high, launches, false)
 		e.SetIdle(now, high, fed)
 		step(start.Add(period))
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // This file follows how programs submit their requests, for policies that stop
-// lower queues shortly before a program waits (model.Segments).
+// lower queues shortly before a program waits (predict.Program).
 
 // segment reports a change between idle and busy to the segments of a queue. fed
 // and tail are as for SetIdleAfter; a tail of 0 is derived.
@@ -22,7 +22,7 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 	case fed == model.NotWaited:
 		r.segments.Pause(now)
 	case q.ChangedAt == 0 || r.dev.size() == 1:
-		r.segments.Drop()
+		r.segments.Drop(now)
 	case fed <= 0:
 		r.segments.Unseen(now, r.lows(now, q))
 	default:
@@ -30,16 +30,16 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 		if tail == 0 || tail > length {
 			tail = length - fed
 		}
-		r.segments.Gathered(q.Verdict.Gather)
+		r.segments.Gathered = q.Verdict.Gather
 		r.segments.End(now, q.ChangedAt, fed, tail, r.lows(now, q))
 	}
 	q.Feeding = r.segments.Feeding()
 }
 
 // lows reports what lower queues did when a segment ended.
-func (r *record) lows(now model.Time, q *policy.Queue) model.Lows {
+func (r *record) lows(now model.Time, q *policy.Queue) model.Lower {
 	if r.parked != nil {
-		return model.NoLows
+		return model.LowerIdle
 	}
 	work, run := false, false
 	for i := r.index + 1; i < len(r.dev.view.Queues) && !run; i++ {
@@ -51,13 +51,13 @@ func (r *record) lows(now model.Time, q *policy.Queue) model.Lows {
 	stop, _ := q.Feeding.Stops(now)
 	switch {
 	case !work:
-		return model.NoLows
+		return model.LowerIdle
 	case q.Native || !r.dev.ordered() || !r.dev.view.CanSuspend:
-		return model.LowsCompete
+		return model.LowerCompete
 	case q.Feeding.Class != model.ClassLaunchBound || stop && run || !r.dev.view.LaunchBound.InTime():
-		return model.NoLows
+		return model.LowerIdle
 	}
-	return model.LowsGiveWay
+	return model.LowerYield
 }
 
 // SetProgress reports how many kernels the program of a queue has launched so far,

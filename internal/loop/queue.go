@@ -92,7 +92,7 @@ const seenLate = math.MaxUint64
 
 // seenAt returns the time of the last transition as the client dated it, or seenLate.
 func seenAt(now model.Time, v *wire.QueueView) uint64 {
-	if v.ChangedNS < uint64(now.Add(-model.FedMin/2)) {
+	if v.ChangedNS < uint64(now.Add(-model.SegmentMin/2)) {
 		return seenLate
 	}
 	return v.ChangedNS

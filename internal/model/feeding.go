@@ -4,37 +4,24 @@ package model
 
 import "time"
 
-// Class is how a program submits its requests.
-type Class int8
-
-// The classes. A launch-bound program submits kernel by kernel nearly until its request ends, so that
-// the device idles between kernels. A GPU-bound one submits and then waits for the device.
+// A segment is what a program submits between the end of one wait and the beginning of the next.
 const (
-	ClassUnknown Class = iota
-	ClassGPUBound
-	ClassLaunchBound
+	// SegmentMin is how long a stop and a resume take: a shorter segment has no use of a stop, a shorter pause is
+	// not worth a resume, and a stop outlasts the predicted wait by as much. sim.TestServingTokens.
+	SegmentMin = time.Millisecond
+	// SegmentGap is the pause that ends a segment for whose end no thread waited. sim.TestWatcherSplitsRequests.
+	SegmentGap = 5 * time.Millisecond
 )
 
-func (c Class) String() string {
-	switch c {
-	case ClassGPUBound:
-		return "GPU-bound"
-	case ClassLaunchBound:
-		return "launch-bound"
-	}
-	return "unknown"
-}
+// Lower is what the lower queues of a device did while a program submitted a segment.
+type Lower int8
 
-// Lows is what the lower queues of a device did while a program submitted a segment.
-type Lows int8
-
-// NoLows: none had work, or they say nothing about stops. LowsGiveWay: they had work, and stopped if
-// Feeding said so. LowsCompete: they had work and shared the device natively. The program may have waited
-// for each of them.
+// LowerIdle: none had work, or they say nothing about stops. LowerYield: they had work, and stopped if Feeding said so.
+// LowerCompete: they had work and shared the device natively. The program may have waited for each of them.
 const (
-	NoLows Lows = iota
-	LowsGiveWay
-	LowsCompete
+	LowerIdle Lower = iota
+	LowerYield
+	LowerCompete
 )
 
 // NotWaited is the submission time of a busy period at whose end the device had no work left although no
@@ -70,4 +57,24 @@ func (f Feeding) Stops(now Time) (bool, Time) {
 		return false, f.StopAt
 	}
 	return true, f.StopUntil
+}
+
+// SegmentState is what is known about a program's segments, for display.
+type SegmentState struct {
+	Class Class
+	Known int // segments learnt from
+	// Lead is how long before the predicted wait lower queues are stopped.
+	Lead time.Duration
+	// Hits is the part of the predictions that were of use. Without Predicted it is too small to act on.
+	Hits      float64
+	Predicted bool
+	Counts    SegmentCounts
+}
+
+// SegmentCounts counts the segments of a launch-bound program by how their stop was.
+type SegmentCounts struct {
+	InTime  uint64 // in force at the wait
+	Late    uint64
+	Early   uint64 // given up before the wait
+	Unaided uint64 // at the wait, because the prediction is too poor
 }

@@ -18,7 +18,7 @@ import (
 //
 // So the kernels of a short request gather on the device (model.Batching), which then
 // changes to them once. Beside a longer one, lows keep the driver's slice and are
-// suspended shortly before its program is expected to wait (model.Segments), until the
+// suspended shortly before its program is expected to wait (package predict), until the
 // wait ends. docs/strategies.md has the comparison with other strategies.
 
 // Strategy is what HPF does beside launch-bound highs. A name such as "HPF/wait"
@@ -102,7 +102,7 @@ func (v *View) fedStop(now model.Time, from, end int) (stop bool, wake model.Tim
 }
 
 func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
-	hold := model.FedHold
+	hold := 200 * time.Microsecond
 	switch v.LaunchBound {
 	case MediumSlices, NativeSlices, TinySlices:
 		return false, model.Never

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package model
+package predict
 
 import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"xsched/internal/model"
 )
 
 // TestRandomCalls: whatever a program does, looking at it makes progress, and a stop before a wait has a limit.
 func TestRandomCalls(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		var s Segments
-		now, launches := Time(time.Hour), uint64(r.IntN(3))
+		var s Program
+		now, launches := model.Time(time.Hour), uint64(r.IntN(3))
 		if r.IntN(8) == 0 {
 			launches = ^uint64(0) - uint64(r.IntN(5000))
 		}
@@ -24,14 +26,14 @@ func TestRandomCalls(t *testing.T) {
 		}
 		check := func(op string) {
 			t.Helper()
-			if s.chain < 0 || s.was < 0 || s.checks < 0 || s.lates < 0 || s.chain > chainLong+latesMax+1 || s.follows && s.chain < 1 {
-				t.Fatalf("seed %d, %s: chain %d was %d checks %d lates %d follows %v", seed, op, s.chain, s.was, s.checks, s.lates, s.follows)
+			if s.chain < 0 || s.checks < 0 || s.follows && s.chain < 1 {
+				t.Fatalf("seed %d, %s: chain %d checks %d follows %v", seed, op, s.chain, s.checks, s.follows)
 			}
 			f := s.Feeding()
-			if f.StopAt != 0 && !s.waits && (f.StopUntil.Sub(f.StopAt) > stopMax && !s.whole || f.StopUntil < f.StopAt) {
-				t.Fatalf("seed %d, %s: stop %v whole %v", seed, op, f.StopUntil.Sub(f.StopAt), s.whole)
+			if f.StopAt != 0 && !s.waits && (f.StopUntil.Sub(f.StopAt) > leadMax+2*model.SegmentMin || f.StopUntil < f.StopAt) {
+				t.Fatalf("seed %d, %s: stop %v", seed, op, f.StopUntil.Sub(f.StopAt))
 			}
-			if f.Hold < 0 || f.Hold > FollowGap {
+			if f.Hold < 0 || f.Hold > model.SegmentMin {
 				if odd < 2 {
 					t.Fatalf("seed %d, %s: hold %v", seed, op, f.Hold)
 				}
@@ -64,7 +66,7 @@ func TestRandomCalls(t *testing.T) {
 			now = max(now, began.Add(fed))
 			s.Progress(now, launches, true)
 			now = now.Add(tail)
-			s.End(now, began, fed, tail, LowsGiveWay)
+			s.End(now, began, fed, tail, model.LowerYield)
 		}
 		for range 150 {
 			if r.IntN(2) == 0 { // a launch-bound prompt and tokens, so that there is a class
@@ -85,13 +87,13 @@ func TestRandomCalls(t *testing.T) {
 				s.Progress(now, launches, waits)
 			case 5, 6:
 				fed := min(span(), now.Sub(began))
-				s.End(now, began, fed, now.Sub(began)-fed, Lows(r.IntN(3)))
+				s.End(now, began, fed, now.Sub(began)-fed, model.Lower(r.IntN(3)))
 			case 7:
-				s.Unseen(now, Lows(r.IntN(3)))
+				s.Unseen(now, model.Lower(r.IntN(3)))
 			case 8:
 				s.Pause(now)
 			case 9:
-				s.Drop()
+				s.Drop(now)
 			case 10:
 				if odd > 0 {
 					switch r.IntN(5) {
@@ -104,7 +106,7 @@ func TestRandomCalls(t *testing.T) {
 					case 3:
 						launches = 0
 					case 4:
-						s.End(now, now.Add(-time.Duration(r.Int64())), time.Duration(r.Int64()), time.Duration(r.Int64()), LowsGiveWay)
+						s.End(now, now.Add(-time.Duration(r.Int64())), time.Duration(r.Int64()), time.Duration(r.Int64()), model.LowerYield)
 					}
 				}
 			case 11:
