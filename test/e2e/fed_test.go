@@ -41,10 +41,10 @@ func (w *world) interruptions(pid, kernels int, from, to int64) (n, all int) {
 }
 
 // TestFedRequests: a request submitted kernel by kernel pays a context switch per gap under hardware timeslices.
-// The policy learns this and suspends the low once per request instead.
+// The policy learns this and suspends the low once per request instead, where requests do not gather on the device.
 func TestFedRequests(t *testing.T) {
 	const kernels, us = 9, 30
-	w := newWorld(t)
+	w := newWorld(t, "--policy", "HPF/in-time")
 	low := w.tenant(options{}, 20000)
 	w.waitLevel(low.pid(), 3)
 	low.send("loop")
