@@ -12,13 +12,11 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"xsched/internal/budget"
 	"xsched/internal/control"
 	"xsched/internal/health"
-	"xsched/internal/identity"
 )
 
 // DefaultHTTP is the default address of `xsched serve`.
@@ -162,85 +160,4 @@ func withPages(pages, next http.Handler) http.Handler {
 	mux.Handle("GET /assets/", pages)
 	mux.Handle("/", next)
 	return mux
-}
-
-// tcpDoor is the door of a TCP port.
-type tcpDoor struct{ net.Listener }
-
-func (d tcpDoor) next(*health.Part, func(identity.User) bool) (c net.Conn, user identity.User, known bool, err error) {
-	c, err = d.Accept()
-	return c, user, false, err
-}
-
-// identify finds the user behind a loopback connection. Connections from other machines, and
-// those whose user is unknown, share the limits of one user.
-//
-// The kernel names the uid of a TCP connection, but not its process. A process in a container may
-// share the host's network, so the uid alone proves nothing. The first request finds the process.
-func (tcpDoor) identify(conn net.Conn) (peer, error) {
-	p := peer{Peer: identity.Peer{User: identity.Nobody, PIDFD: -1}}
-	local, localOK := conn.LocalAddr().(*net.TCPAddr)
-	remote, remoteOK := conn.RemoteAddr().(*net.TCPAddr)
-	if !localOK || !remoteOK || !remote.IP.IsLoopback() || !local.IP.IsLoopback() {
-		return p, nil
-	}
-	p.local = true
-	uid, inode, err := socketOwner(local.AddrPort(), remote.AddrPort())
-	if err != nil {
-		p.err = err
-		return p, nil
-	}
-	p.User = identity.OnHost(uid) // for the limits
-	p.resolve = untilFound(func() (identity.Peer, error) { return searches.find(inode, uid) })
-	return p, nil
-}
-
-// untilFound remembers the first success. A failed search, for example on a busy machine, is repeated
-// by the connection's next request: a browser keeps its connections.
-func untilFound(find func() (identity.Peer, error)) func() (identity.Peer, error) {
-	var mu sync.Mutex
-	var found *identity.Peer
-	return func() (identity.Peer, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if found != nil {
-			return *found, nil
-		}
-		p, err := find()
-		if err == nil {
-			found = &p
-		}
-		return p, err
-	}
-}
-
-// searches runs one search for a process per user at a time: a search takes as long as the user has
-// open files.
-var searches = search{busy: map[int]chan struct{}{}}
-
-type search struct {
-	mu   sync.Mutex
-	busy map[int]chan struct{}
-}
-
-func (s *search) find(inode uint64, uid int) (identity.Peer, error) {
-	for {
-		s.mu.Lock()
-		wait := s.busy[uid]
-		if wait == nil {
-			break
-		}
-		s.mu.Unlock()
-		<-wait
-	}
-	done := make(chan struct{})
-	s.busy[uid] = done
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.busy, uid)
-		s.mu.Unlock()
-		close(done)
-	}()
-	return identity.OfSocket(inode, uid)
 }

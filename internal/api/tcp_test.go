@@ -524,3 +524,57 @@ func TestSlowPeerDelaysNobody(t *testing.T) {
 	}
 	_ = reply.Body.Close()
 }
+
+// stuckIdentify never identifies a peer of one user.
+type stuckIdentify struct {
+	tcpDoor
+	uid  int
+	free chan struct{}
+}
+
+func (d stuckIdentify) identify(c net.Conn) (peer, error) {
+	local, remote := c.LocalAddr().(*net.TCPAddr), c.RemoteAddr().(*net.TCPAddr)
+	if uid, _, err := diagOwner(remote.AddrPort(), local.AddrPort()); err == nil && uid == d.uid {
+		<-d.free
+	}
+	return d.tcpDoor.identify(c)
+}
+
+// TestTCPPlacesAreDivided: connections of one user whose identification takes long, or that are opened
+// without end, take no place from others.
+func TestTCPPlacesAreDivided(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to give a socket away")
+	}
+	const stranger = 65534
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := make(chan struct{})
+	server := &http.Server{Handler: http.NotFoundHandler()}
+	go func() {
+		_ = server.Serve(newLimitListener(stuckIdentify{tcpDoor{l}, stranger, free}, budget.New(), listenerParts{}))
+	}()
+	t.Cleanup(func() { close(free); _ = server.Close() })
+	foreign := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var inner error
+		err := c.Control(func(fd uintptr) { inner = syscall.Fchown(int(fd), stranger, stranger) })
+		return errors.Join(err, inner)
+	}}
+	for range 2 * maxConnections {
+		c, err := foreign.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for range 8 {
+		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		reply, err := client.Get("http://" + l.Addr().String())
+		if err != nil {
+			t.Fatalf("another user is not served: %v", err)
+		}
+		_ = reply.Body.Close()
+	}
+}

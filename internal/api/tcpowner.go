@@ -18,24 +18,6 @@ import (
 // errNoOwner: the peer is not, or no longer, a visible socket of this machine.
 var errNoOwner = errors.New("the connection's peer socket was not found")
 
-// socketOwner returns the uid and the inode of the other end of a TCP connection within this machine:
-// the socket whose own address is remote and whose peer is local. Only an established connection
-// counts, because the kernel shows a socket that its program closed as root's.
-func socketOwner(local, remote netip.AddrPort) (uid int, inode uint64, err error) {
-	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
-	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	uid, inode, err = diagOwner(remote, local)
-	if err == nil || errors.Is(err, errNoOwner) {
-		return uid, inode, err
-	}
-	// A kernel without sock_diag, or a sandbox that forbids netlink sockets.
-	uid, inode, procErr := procOwner(remote, local)
-	if procErr != nil && !errors.Is(procErr, errNoOwner) {
-		return -1, 0, fmt.Errorf("ask who owns a connection: %w", errors.Join(err, procErr))
-	}
-	return uid, inode, procErr
-}
-
 const (
 	sockDiagByFamily = 20 // SOCK_DIAG_BY_FAMILY, linux/sock_diag.h
 	tcpEstablished   = 1  // TCP_ESTABLISHED, linux/tcp_states.h
@@ -60,7 +42,9 @@ func sockID(src, dst netip.AddrPort) []byte {
 	return b
 }
 
-// diagOwner asks the kernel for exactly one socket.
+// diagOwner returns the uid and the inode of the socket whose own address is src and whose peer is dst. It
+// asks the kernel for exactly that one. Only an established connection counts, because the kernel shows a
+// socket that its program closed as root's.
 func diagOwner(src, dst netip.AddrPort) (int, uint64, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -132,7 +116,8 @@ func parseDiag(b []byte, src, dst netip.AddrPort) (int, uint64, error) {
 	return int(uid), uint64(inode), nil
 }
 
-// procOwner finds the socket in /proc/net. An IPv6 socket may have IPv4 addresses.
+// procOwner is diagOwner for a kernel without sock_diag, or a sandbox that forbids netlink sockets. It
+// reads /proc/net. An IPv6 socket may have IPv4 addresses.
 func procOwner(src, dst netip.AddrPort) (int, uint64, error) {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(table)
