@@ -15,7 +15,7 @@ const (
 // reviewedWaits are the waits without a limit of their own that are right, each with the reason.
 var reviewedWaits = map[string]string{
 	"internal/api/pace.go begin: " + ruleLocked:                          reasonOneSlot,
-	"internal/api/tcpdoor.go next: " + ruleTimes:                             "http.Server sets the deadlines",
+	"internal/api/tcpdoor.go next: " + ruleTimes:                         "http.Server sets the deadlines",
 	"internal/cli/doctor_command.go runTrial: " + ruleExec:               reasonUser,
 	"internal/cli/local.go launchPrivate: " + ruleExec:                   reasonChild,
 	"internal/cli/vgpu.go openFiles: " + ruleTimes:                       reasonDouble,
