@@ -79,7 +79,7 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	_, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "nope"})
 	wantError(t, err, control.ErrInvalid, "nope", "HPF")
 	_, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "hpf/nope"})
-	wantError(t, err, control.ErrInvalid, "hpf/nope", "HPF/wait")
+	wantError(t, err, control.ErrInvalid, "hpf/nope", "HPF/in-time")
 	_, err = w.ctl.SetMode(ctx, control.ModeRequest{Mode: "nope"})
 	wantError(t, err, control.ErrInvalid, "live")
 	if m, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 2}); err != nil || m.Level != 2 {

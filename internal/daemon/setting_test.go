@@ -30,7 +30,7 @@ func TestSettingsPerGPU(t *testing.T) {
 		t.Errorf("read of one GPU: %+v %v", p, err)
 	}
 	// A strategy for launch-bound requests is offered only where it is in force.
-	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "hpf/Wait", Device: second}); err != nil || p.Name != "HPF/wait" || p.Available[len(p.Available)-1] != p.Name || p.Summaries[p.Name] == "" {
+	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "hpf/In-time", Device: second}); err != nil || p.Name != "HPF/in-time" || p.Available[len(p.Available)-1] != p.Name || p.Summaries[p.Name] == "" {
 		t.Errorf("strategy: %+v %v", p, err)
 	}
 	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "fifo", Device: second}); err != nil || len(p.Available) != len(policy.Names()) {

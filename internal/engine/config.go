@@ -25,6 +25,9 @@ type Config struct {
 	// InFlight and Batch are the Lv1 limits of a queue whose hint sets none.
 	InFlight, Batch int
 
+	// Strategies are those that the policies have beside their own.
+	Strategies policy.Strategies `json:"-"`
+
 	// Devices are the settings of devices that differ from the ones above.
 	Devices map[model.DeviceID]Setting `json:",omitempty"`
 }

@@ -108,7 +108,7 @@ func New(cfg Config) (*Engine, error) {
 // policyOf returns the policy of a device.
 func (e *Engine) policyOf(id model.DeviceID) *policy.Scheduler {
 	if name := e.cfg.Devices[id].Policy; name != "" {
-		if p, err := policy.New(name); err == nil { // it was checked when it was set
+		if p, err := policy.NewWith(name, e.cfg.Strategies); err == nil { // it was checked when it was set
 			return p
 		}
 	}
@@ -121,7 +121,7 @@ func (e *Engine) Config() Config { return e.cfg }
 // SetPolicy changes the policy from the next Decide on, except on devices with a
 // policy of their own.
 func (e *Engine) SetPolicy(name string) error {
-	p, err := policy.New(name)
+	p, err := policy.NewWith(name, e.cfg.Strategies)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (e *Engine) SetDevicePolicy(id model.DeviceID, name string) error {
 	p := e.policy
 	if name != "" {
 		var err error
-		if p, err = policy.New(name); err != nil {
+		if p, err = policy.NewWith(name, e.cfg.Strategies); err != nil {
 			return err
 		}
 		name = p.Name()

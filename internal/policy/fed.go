@@ -21,40 +21,43 @@ import (
 // suspended shortly before its program is expected to wait (package predict), until the
 // wait ends. docs/strategies.md has the comparison with other strategies.
 
-// Strategy is what HPF does beside launch-bound highs. A name such as "HPF/wait"
-// selects one, for measurements.
-type Strategy string
-
-// The strategies.
-const (
-	Batches      Strategy = "" // short requests gather on the device; before others wait, lows are suspended
-	JustInTime   Strategy = "in-time"
-	TinySlices   Strategy = "tiny"
-	MediumSlices Strategy = "medium"
-	NativeSlices Strategy = "native"
-	StopAtWait   Strategy = "wait"
-	WholeRequest Strategy = "whole"
-	TinyInTime   Strategy = "tiny-in-time"
-	AllBatches   Strategy = "batch-all" // for tests
-)
-
-// strategies describes what lows have beside a launch-bound request. The default has
-// no name.
-var strategies = map[Strategy]string{
-	TinySlices:   "a tiny slice, as beside other requests",
-	MediumSlices: "a slice of 0.5 ms", // UsefulSlice
-	NativeSlices: "the driver's slice",
-	StopAtWait:   "suspended when its program begins to wait",
-	WholeRequest: "suspended from its first launch on",
-	TinyInTime:   "a tiny slice shortly before its program waits",
-	JustInTime:   "suspended shortly before its program waits; no request gathers on the device",
-	AllBatches:   "a tiny slice, and all programs gather on the device whether or not it pays",
+// Strategy is what HPF does beside launch-bound highs, if it is not the default. A
+// name such as "HPF/in-time" selects one.
+type Strategy struct {
+	Summary string // what lows have beside a launch-bound request
+	// Gather: short requests gather on the device. GatherAll: all programs do.
+	Gather, GatherAll bool
+	// Tiny: lows have a tiny slice, as beside other requests.
+	Tiny bool
+	// Slice is the slice of the active low; 0: the driver's.
+	Slice time.Duration
+	// Stops reports whether lows give way to a queue now, and when to ask again; nil:
+	// shortly before its program waits.
+	Stops func(now model.Time, q *Queue) (bool, model.Time)
+	// TinyStop: they give way by a tiny slice.
+	TinyStop bool
 }
 
-// InTime reports that lows give way shortly before a program waits.
-func (s Strategy) InTime() bool { return s == JustInTime || s == TinyInTime || s.gathers() }
+// Strategies are strategies by name.
+type Strategies map[string]*Strategy
 
-func (s Strategy) gathers() bool { return s == Batches || s == AllBatches }
+// strategies are those of the daemon, for tests on hardware. The simulator has more.
+var strategies = Strategies{
+	"in-time":   {Summary: "suspended shortly before its program waits; no request gathers on the device"},
+	"batch-all": {Summary: "a tiny slice, and all programs gather on the device whether or not it pays", Gather: true, GatherAll: true},
+}
+
+// gathers reports that short requests gather on the device.
+func (s *Strategy) gathers() bool { return s == nil || s.Gather }
+
+// tiny reports that lows have a tiny slice beside launch-bound highs too.
+func (s *Strategy) tiny() bool { return s != nil && s.Tiny }
+
+// tinyStop reports that lows are not suspended.
+func (s *Strategy) tinyStop() bool { return s != nil && s.TinyStop }
+
+// InTime reports that lows give way shortly before a program waits.
+func (s *Strategy) InTime() bool { return s == nil || s.Stops == nil && !s.Tiny }
 
 // strategist is a policy with strategies.
 type strategist interface{ strategist() }
@@ -63,14 +66,16 @@ func (HPF) strategist() {}
 
 // with returns a policy with a strategy, whose name is given in any case; "" if
 // there is no such.
-func (e entry) with(policy, strategy string) (string, entry) {
-	strategy = strings.ToLower(strategy)
-	what, known := strategies[Strategy(strategy)]
-	if _, has := e.policy.impl.(strategist); !has || !known {
+func (e entry) with(policy, name string, more Strategies) (string, entry) {
+	name = strings.ToLower(name)
+	if e.strategy = strategies[name]; e.strategy == nil {
+		e.strategy = more[name]
+	}
+	if _, has := e.policy.impl.(strategist); !has || e.strategy == nil {
 		return "", entry{}
 	}
-	e.summary += "; lows beside launch-bound requests: " + what
-	return policy + "/" + strategy, e
+	e.summary += "; lows beside launch-bound requests: " + e.strategy.Summary
+	return policy + "/" + name, e
 }
 
 // fedHigh reports that all queues of [from, end) that may run are launch-bound.
@@ -102,26 +107,18 @@ func (v *View) fedStop(now model.Time, from, end int) (stop bool, wake model.Tim
 }
 
 func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
-	hold := 200 * time.Microsecond
-	switch v.LaunchBound {
-	case MediumSlices, NativeSlices, TinySlices:
-		return false, model.Never
-	case StopAtWait:
-		if q.Ready && q.Feeding.Waits {
-			return true, model.Never
-		}
-		return false, model.Never
-	case WholeRequest:
-		if q.Ready {
-			return true, model.Never
-		}
-	case JustInTime, TinyInTime, Batches, AllBatches:
-		if q.Ready {
-			return q.Feeding.Stops(now)
-		}
-		hold = q.Feeding.Hold
+	switch s := v.LaunchBound; {
+	case s != nil && s.Stops != nil:
+		return s.Stops(now, q)
+	case q.Ready:
+		return q.Feeding.Stops(now)
 	}
-	// More work of the same request follows.
+	return q.Follows(now, q.Feeding.Hold)
+}
+
+// Follows reports whether more work of the same request may follow, for a time after
+// its last work, and until when.
+func (q *Queue) Follows(now model.Time, hold time.Duration) (bool, model.Time) {
 	if free := q.ChangedAt.Add(hold); free > now && q.ChangedAt != 0 {
 		return true, free
 	}
@@ -149,10 +146,10 @@ func (v *View) chained(now model.Time, from, end int) model.Time {
 // fedSlice is the slice of the active low beside launch-bound highs.
 func (v *View) fedSlice(stop bool) time.Duration {
 	switch {
-	case v.LaunchBound == MediumSlices:
-		return UsefulSlice
-	case v.LaunchBound == TinyInTime && stop:
+	case v.LaunchBound == nil:
+		return 0
+	case stop && v.LaunchBound.TinyStop:
 		return v.Knobs.LowSlice
 	}
-	return 0
+	return v.LaunchBound.Slice
 }

@@ -77,7 +77,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	gather := v.LaunchBound.gathers() && sliced && !beside && v.gathers(high, highEnd)
 	if highs.Gather = gather; gather {
 		// The hardware changes to a complete batch by itself.
-	} else if fed := sliced && !beside && v.CanSuspend && v.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {
+	} else if fed := sliced && !beside && v.CanSuspend && !v.LaunchBound.tiny() && v.fedHigh(high, highEnd); fed {
 		beside = true
 		fedNow, fedWake = v.fedStop(now, high, highEnd)
 		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
@@ -102,7 +102,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	if !v.CanSuspend {
 		return plan, fedWake
 	}
-	if fedNow && v.LaunchBound != TinyInTime {
+	if fedNow && !v.LaunchBound.tinyStop() {
 		return plan, fedWake
 	}
 

@@ -44,7 +44,7 @@ func (d *device) step(rank func(*model.Queue) model.Priority) {
 	d.now = d.now.Add(one(d, 0, 20*us, 3*ms, 60*ms, 700*ms, 3*time.Second))
 	v.CanSuspend, v.Unmanaged, v.Knobs = d.IntN(5) > 0, d.IntN(8) == 0, DefaultKnobs()
 	v.Knobs.StarvationBound = one(d, 0, 100*ms, 2*time.Second)
-	v.LaunchBound = one(d, JustInTime, TinySlices, MediumSlices, NativeSlices, StopAtWait, WholeRequest, TinyInTime)
+	v.LaunchBound = one(d, nil, strategies["in-time"], &Strategy{Tiny: true}, &Strategy{TinyStop: true}, &Strategy{Slice: UsefulSlice})
 	for d.IntN(2) == 0 && len(v.Queues) < 20 {
 		d.serial++
 		q := Queue{Queue: model.Queue{

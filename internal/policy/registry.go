@@ -16,29 +16,30 @@ var ErrUnknown = errors.New("unknown policy")
 // entry is a policy of the registry. Numbers up to 11 are those of XSched's own
 // tools; ours begin at 100.
 type entry struct {
-	number  int
-	summary string
-	policy  erased
+	number   int
+	summary  string
+	policy   erased
+	strategy *Strategy
 }
 
 // registry has one line per policy.
 func registry() map[string]entry {
 	return map[string]entry{
-		"HPF":  {1, "highest priority first", erase(HPF{})},
-		"HHPF": {2, "highest priority first, across the devices of a process", erase(HHPF{})},
-		"CHPF": {3, "highest priority first, by CPU nice value", erase(CHPF{})},
-		"UP":   {4, "shares by queue", erase(UP{})},
-		"PUP":  {5, "shares by process", erase(PUP{})},
-		"SPUP": {6, "shares by process, enforced as quotas", erase(SPUP{})},
-		"KEDF": {7, "K earliest deadlines at once", erase(KEDF{})},
-		"LAX":  {8, "least laxity first", erase(LAX{})},
-		"AWF":  {9, "active window first", erase(AWF{})},
-		"CFS":  {10, "weighted fair shares, short rounds", erase(CFS{})},
-		"MLFQ": {11, "multi-level feedback queue", erase(MLFQ{})},
-		"FIFO": {100, "first come, first served", erase(FIFO{})},
-		"RR":   {101, "round robin", erase(RR{})},
-		"EDF":  {102, "earliest deadline first", erase(EDF{})},
-		"SLO":  {103, "latency targets", erase(SLO{})},
+		"HPF":  {1, "highest priority first", erase(HPF{}), nil},
+		"HHPF": {2, "highest priority first, across the devices of a process", erase(HHPF{}), nil},
+		"CHPF": {3, "highest priority first, by CPU nice value", erase(CHPF{}), nil},
+		"UP":   {4, "shares by queue", erase(UP{}), nil},
+		"PUP":  {5, "shares by process", erase(PUP{}), nil},
+		"SPUP": {6, "shares by process, enforced as quotas", erase(SPUP{}), nil},
+		"KEDF": {7, "K earliest deadlines at once", erase(KEDF{}), nil},
+		"LAX":  {8, "least laxity first", erase(LAX{}), nil},
+		"AWF":  {9, "active window first", erase(AWF{}), nil},
+		"CFS":  {10, "weighted fair shares, short rounds", erase(CFS{}), nil},
+		"MLFQ": {11, "multi-level feedback queue", erase(MLFQ{}), nil},
+		"FIFO": {100, "first come, first served", erase(FIFO{}), nil},
+		"RR":   {101, "round robin", erase(RR{}), nil},
+		"EDF":  {102, "earliest deadline first", erase(EDF{}), nil},
+		"SLO":  {103, "latency targets", erase(SLO{}), nil},
 	}
 }
 
@@ -46,7 +47,7 @@ func registry() map[string]entry {
 func Names() []string { return slices.Sorted(maps.Keys(registry())) }
 
 // lookup finds a policy by name, ignoring case: NAME, or NAME/STRATEGY (fed.go).
-func lookup(name string) (string, entry) {
+func lookup(name string, more Strategies) (string, entry) {
 	base, strategy, chosen := strings.Cut(name, "/")
 	for known, e := range registry() {
 		switch {
@@ -54,7 +55,7 @@ func lookup(name string) (string, entry) {
 		case !chosen:
 			return known, e
 		default:
-			return e.with(known, strategy)
+			return e.with(known, strategy, more)
 		}
 	}
 	return "", entry{}
@@ -69,26 +70,26 @@ func Base(name string) string {
 // Suggest lists what to use instead of an unknown name: policies, or strategies of
 // the policy that it names.
 func Suggest(name string) []string {
-	base, e := lookup(Base(name))
+	base, e := lookup(Base(name), nil)
 	if _, has := e.policy.impl.(strategist); !has {
 		return Names()
 	}
 	out := []string{base}
 	for _, s := range slices.Sorted(maps.Keys(strategies)) {
-		out = append(out, base+"/"+string(s))
+		out = append(out, base+"/"+s)
 	}
 	return out
 }
 
 // Number returns the number of a policy, 0 for an unknown one.
 func Number(name string) int {
-	_, e := lookup(name)
+	_, e := lookup(name, nil)
 	return e.number
 }
 
 // Summary returns a short description of a policy, "" for an unknown one.
 func Summary(name string) string {
-	_, e := lookup(name)
+	_, e := lookup(name, nil)
 	return e.summary
 }
 
@@ -104,13 +105,15 @@ func NameOf(number int) string {
 
 // New returns the policy of that name, ignoring case, with the starvation bound
 // and group scheduling applied.
-func New(name string) (*Scheduler, error) {
-	known, e := lookup(name)
+func New(name string) (*Scheduler, error) { return NewWith(name, nil) }
+
+// NewWith is New with further strategies.
+func NewWith(name string, more Strategies) (*Scheduler, error) {
+	known, e := lookup(name, more)
 	if known == "" {
 		return nil, unknownError{name}
 	}
-	_, strategy, _ := strings.Cut(known, "/")
-	s := &Scheduler{name: known, policy: e.policy, strategy: Strategy(strategy)}
+	s := &Scheduler{name: known, policy: e.policy, strategy: e.strategy}
 	s.ranker, _ = e.policy.impl.(Ranker)
 	return s, nil
 }

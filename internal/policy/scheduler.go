@@ -9,8 +9,8 @@ import "xsched/internal/model"
 type Scheduler struct {
 	name     string
 	policy   erased
-	ranker   Ranker // nil: rank is priority
-	strategy Strategy
+	ranker   Ranker    // nil: rank is priority
+	strategy *Strategy // nil: the default
 }
 
 // State is a scheduler's state of one device. The engine keeps it between
@@ -45,8 +45,8 @@ func erase[S any](p Policy[S]) erased {
 // Name is the name of the policy in the registry.
 func (s *Scheduler) Name() string { return s.name }
 
-// Strategy is what the policy does beside launch-bound requests.
-func (s *Scheduler) Strategy() Strategy { return s.strategy }
+// Strategy is what the policy does beside launch-bound requests; nil: the default.
+func (s *Scheduler) Strategy() *Strategy { return s.strategy }
 
 // NewState returns the state of a new device.
 func (s *Scheduler) NewState() *State { return &State{policy: s.policy.newState()} }
@@ -87,7 +87,7 @@ func (s *Scheduler) Decide(now model.Time, v *View, st *State) (model.Plan, mode
 			plan[i] = model.Verdict{Run: true}
 		}
 	}
-	for i := 0; s.strategy == AllBatches && i < len(plan); i++ {
+	for i := 0; s.strategy != nil && s.strategy.GatherAll && i < len(plan); i++ {
 		plan[i].Gather = true
 	}
 	return plan, wake

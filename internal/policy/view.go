@@ -35,8 +35,9 @@ type View struct {
 	// Beside it a tiny slice makes no progress.
 	Unmanaged bool
 	Knobs     Knobs
-	// LaunchBound is the strategy of the policy beside launch-bound requests.
-	LaunchBound Strategy
+	// LaunchBound is the strategy of the policy beside launch-bound requests; nil: the
+	// default.
+	LaunchBound *Strategy
 }
 
 // Pool is the programs that have one share together.

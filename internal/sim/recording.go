@@ -86,7 +86,8 @@ func ReadRecording(r *record.Reader) (*Recording, error) {
 		Recording: Recording{Header: r.Header, queues: map[model.QueueID]*usage{}, names: map[model.SessionID]string{}, Config: r.Header.Config},
 		shares:    map[model.DeviceID]*share{}, exact: true, inForce: map[setting]time.Duration{},
 	}
-	e, err := engine.New(r.Header.Config)
+	c.Header.Config.Strategies = strategies // a daemon of 1.x may have had them
+	e, err := engine.New(c.Header.Config)
 	if err != nil {
 		return nil, fmt.Errorf("read recording: its configuration: %w", err)
 	}

@@ -222,7 +222,7 @@ func (g *GPU) costs() gpumodel.Costs {
 // engineConfig returns the engine's configuration for a policy and a mode.
 func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
 	c := engine.DefaultConfig()
-	c.Policy, c.Mode = policy, mode
+	c.Policy, c.Mode, c.Strategies = policy, mode, strategies
 	if mode == model.ModeLevel {
 		c.ForceLevel = model.Level(s.Level)
 	}

@@ -5,8 +5,6 @@ package e2e
 import (
 	"strconv"
 	"testing"
-
-	"xsched/internal/policy"
 )
 
 // strategyRound is what the device recorded under one strategy.
@@ -19,15 +17,15 @@ type strategyRound struct {
 // TestLongStrategies compares the strategies for launch-bound requests by what the device did: whether the low was
 // stopped, whether it ran while the request was submitted, and whether it ran when the program began to wait.
 func TestLongStrategies(t *testing.T) {
-	const kernels, us = 64, 12 // closer together than WholeRequest holds its stop
-	w := newWorld(t, "--policy", "hpf/wait")
+	const kernels, us = 64, 12
+	w := newWorld(t, "--policy", "hpf/in-time")
 	// A latency target keeps the daemon from dropping a protection that gains little. HPF reads it for nothing else.
 	high := w.tenant(options{priority: 10, env: []string{"XSCHED_SLO_US=60000000"}}, us, "--feed", strconv.Itoa(kernels))
 	low := w.tenant(options{}, 20000)
 	w.waitLevel(low.pid(), 3)
 	low.send("loop")
 	high.send("rate 20")
-	if list, err := w.client.List(t.Context()); err != nil || list.Policy != "HPF/wait" {
+	if list, err := w.client.List(t.Context()); err != nil || list.Policy != "HPF/in-time" {
 		t.Fatalf("%v, policy %s", err, list.Policy)
 	}
 	high.iterates(20) // it is known as launch-bound by then
@@ -38,11 +36,6 @@ func TestLongStrategies(t *testing.T) {
 		slice int64 // of the low while it may run
 		good  func(r *strategyRound) bool
 	}{
-		{"HPF/native", nativeSliceNS, func(r *strategyRound) bool { return r.stops <= 2 && r.share >= 0.6 && r.beside >= 0.5 }},
-		{"HPF/tiny", 1000, func(r *strategyRound) bool { return r.stops <= 2 && r.share <= 0.3 && r.switches >= 0.1 }},
-		{"HPF/medium", policy.UsefulSlice.Nanoseconds(), func(r *strategyRound) bool { return r.stops <= 2 && r.share >= 0.3 && r.share <= 0.65 }},
-		{"HPF/whole", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share <= 0.5 && r.beside <= 0.4 }},
-		{"HPF/wait", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share >= 0.6 && r.beside >= 0.5 }},
 		{"HPF", 1000, func(r *strategyRound) bool { return r.stops <= 2 && r.share >= 0.6 && r.switches <= 0.1 }},
 		{"HPF/in-time", nativeSliceNS, func(r *strategyRound) bool { return r.stops >= uint64(r.n/2) && r.share >= 0.6 && r.beside <= 0.4 }},
 	} {
