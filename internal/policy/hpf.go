@@ -22,7 +22,7 @@ import (
 //
 // Without slices the active low is suspended while a high has work and for Hold
 // after that, so that the next kernel of the high does not pay for another
-// suspend. Beside launch-bound highs another rule applies (fed.go).
+// suspend. Beside launch-bound highs another rule applies (launch_bound.go).
 //
 // Where all queues have one priority, none is suspended. Equals at or above the
 // default priority keep the driver's slices: longer ones would save up to 8 % of
@@ -72,21 +72,21 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 		highs.Slice = min(h.high, v.Knobs.PeerSlice) // else the second waits for all the work of the first
 	}
 	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && v.allSliced(high, highEnd)
-	beside, fedWake := h.beside(), model.Never
-	fedNow := false // lows give way to a launch-bound high
+	beside, stopWake := h.beside(), model.Never
+	stopNow := false // lows give way to a launch-bound high
 	gather := v.LaunchBound.gathers() && sliced && !beside && v.gathers(high, highEnd)
 	if highs.Gather = gather; gather {
 		// The hardware changes to a complete batch by itself.
-	} else if fed := sliced && !beside && v.CanSuspend && !v.LaunchBound.tiny() && v.fedHigh(high, highEnd); fed {
+	} else if sliced && !beside && v.CanSuspend && !v.LaunchBound.tiny() && v.allLaunchBound(high, highEnd) {
 		beside = true
-		fedNow, fedWake = v.fedStop(now, high, highEnd)
+		stopNow, stopWake = v.stopForAny(now, high, highEnd)
 		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
 	}
 	// Suspended lows already have their slice, so that a turn sets none.
 	lows := model.Verdict{Limit: true}
 	switch {
 	case beside && !h.beside():
-		lows.Slice = v.fedSlice(fedNow)
+		lows.Slice = v.besideSlice(stopNow)
 	case sliced:
 		lows.Slice = h.low
 	}
@@ -100,10 +100,10 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	plan := v.all(lows)
 	fill(plan[:highEnd], highs)
 	if !v.CanSuspend {
-		return plan, fedWake
+		return plan, stopWake
 	}
-	if fedNow && !v.LaunchBound.tinyStop() {
-		return plan, fedWake
+	if stopNow && !v.LaunchBound.tinyStop() {
+		return plan, stopWake
 	}
 
 	if sliced && !beside && !gather {
@@ -134,7 +134,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 		cut = v.cutShort(t, low, from)
 	}
 	active, wake := active(now, v, t, low, from, free > now, beside, cut)
-	wake = min(wake, fedWake)
+	wake = min(wake, stopWake)
 	if free > now {
 		if !v.Queues[active].Slices {
 			return plan, free

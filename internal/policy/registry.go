@@ -46,7 +46,7 @@ func registry() map[string]entry {
 // Names lists the known policies, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(registry())) }
 
-// lookup finds a policy by name, ignoring case: NAME, or NAME/STRATEGY (fed.go).
+// lookup finds a policy by name, ignoring case: NAME, or NAME/STRATEGY (launch_bound.go).
 func lookup(name string, more Strategies) (string, entry) {
 	base, strategy, chosen := strings.Cut(name, "/")
 	for known, e := range registry() {

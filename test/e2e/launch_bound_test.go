@@ -40,9 +40,9 @@ func (w *world) interruptions(pid, kernels int, from, to int64) (n, all int) {
 	return n, all
 }
 
-// TestFedRequests: a request submitted kernel by kernel pays a context switch per gap under hardware timeslices.
+// TestLaunchBoundRequests: a request submitted kernel by kernel pays a context switch per gap under hardware timeslices.
 // The policy learns this and suspends the low once per request instead, where requests do not gather on the device.
-func TestFedRequests(t *testing.T) {
+func TestLaunchBoundRequests(t *testing.T) {
 	const kernels, us = 9, 30
 	w := newWorld(t, "--policy", "HPF/in-time")
 	low := w.tenant(options{}, 20000)
@@ -54,7 +54,7 @@ func TestFedRequests(t *testing.T) {
 	for round := 1; ; round++ {
 		high := w.tenant(options{priority: 10}, us, "--feed", strconv.Itoa(kernels))
 		w.waitLevel(high.pid(), 3)
-		sliced, live := w.fed(high, "timeslice", kernels), w.fed(high, "live", kernels)
+		sliced, live := w.launchBound(high, "timeslice", kernels), w.launchBound(high, "live", kernels)
 		high.finish()
 		t.Logf("requests of %d kernels of %d us, ten times as long between them: timeslice %+v, live %+v", kernels, us, sliced, live)
 		if sliced.stops <= 2 && live.stops >= uint64(live.n)/4 && live.interruptions <= sliced.interruptions/2 {
@@ -68,14 +68,14 @@ func TestFedRequests(t *testing.T) {
 	low.finish()
 }
 
-// fedRecord is the device's record of requests that were submitted kernel by kernel.
-type fedRecord struct {
+// launchBoundRecord is the device's record of requests that were submitted kernel by kernel.
+type launchBoundRecord struct {
 	n             int
 	interruptions float64 // per request
 	stops         uint64
 }
 
-func (w *world) fed(high *program, mode string, kernels int) fedRecord {
+func (w *world) launchBound(high *program, mode string, kernels int) launchBoundRecord {
 	w.t.Helper()
 	w.must("mode", mode)
 	high.send("rate 20")
@@ -89,7 +89,7 @@ func (w *world) fed(high *program, mode string, kernels int) fedRecord {
 	high.expect("P", soon)
 	after := w.stops()
 	interrupted, n := w.interruptions(high.pid(), kernels, from, nowNS())
-	return fedRecord{n, float64(interrupted) / float64(n), after - before}
+	return launchBoundRecord{n, float64(interrupted) / float64(n), after - before}
 }
 
 // TestWaitedForRequestsStopNobody: timeslices suffice for requests of one kernel; the daemon suspends nobody. It
@@ -120,9 +120,9 @@ func waitedForRequestsStopNobody(t *testing.T, how string) {
 	low.finish()
 }
 
-// TestLongFedRequests: while a long request is being submitted, the low runs in the driver's timeslices. When the
+// TestLongLaunchBoundRequests: while a long request is being submitted, the low runs in the driver's timeslices. When the
 // program waits for the last kernel, the low is stopped.
-func TestLongFedRequests(t *testing.T) {
+func TestLongLaunchBoundRequests(t *testing.T) {
 	const kernels, us = 48, 20
 	w := newWorld(t)
 	high := w.tenant(options{priority: 10}, us, "--feed", strconv.Itoa(kernels))

@@ -78,8 +78,8 @@ func (e entry) with(policy, name string, more Strategies) (string, entry) {
 	return policy + "/" + name, e
 }
 
-// fedHigh reports that all queues of [from, end) that may run are launch-bound.
-func (v *View) fedHigh(from, end int) bool {
+// allLaunchBound reports that all queues of [from, end) that may run are launch-bound.
+func (v *View) allLaunchBound(from, end int) bool {
 	return v.next(from, end, func(q *Queue) bool { return q.Admitted && q.Feeding.Class != model.ClassLaunchBound }) < 0
 }
 
@@ -88,16 +88,16 @@ func (v *View) gathers(from, end int) bool {
 	return v.next(from, end, func(q *Queue) bool { return q.Admitted && !q.Feeding.Batch }) < 0
 }
 
-// fedStop reports whether lows have to give way to a launch-bound high of
+// stopForAny reports whether lows have to give way to a launch-bound high of
 // [from, end) now, and when to ask again.
-func (v *View) fedStop(now model.Time, from, end int) (stop bool, wake model.Time) {
+func (v *View) stopForAny(now model.Time, from, end int) (stop bool, wake model.Time) {
 	wake = model.Never
 	for i := from; i < end; i++ {
 		q := &v.Queues[i]
 		if !q.Admitted {
 			continue
 		}
-		s, at := v.fedStops(now, q)
+		s, at := v.stopFor(now, q)
 		stop, wake = stop || s, min(wake, at)
 		if at = q.Feeding.CheckAt; at > now {
 			wake = min(wake, at)
@@ -106,7 +106,7 @@ func (v *View) fedStop(now model.Time, from, end int) (stop bool, wake model.Tim
 	return stop, wake
 }
 
-func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
+func (v *View) stopFor(now model.Time, q *Queue) (bool, model.Time) {
 	switch s := v.LaunchBound; {
 	case s != nil && s.Stops != nil:
 		return s.Stops(now, q)
@@ -143,8 +143,8 @@ func (v *View) chained(now model.Time, from, end int) model.Time {
 	return until
 }
 
-// fedSlice is the slice of the active low beside launch-bound highs.
-func (v *View) fedSlice(stop bool) time.Duration {
+// besideSlice is the slice of the active low beside launch-bound highs.
+func (v *View) besideSlice(stop bool) time.Duration {
 	switch {
 	case v.LaunchBound == nil:
 		return 0
