@@ -57,7 +57,8 @@ type Row struct {
 	SecondControl Ratio   `json:"second_job_slowdown_to_control"`
 	DaemonCPU     Triple  `json:"daemon_cpu_percent"`
 	AttackerCPU   float64 `json:"attacker_cpu_percent"`
-	// Amplification is the CPU time that the daemon uses in addition, per CPU time of the attacker.
+	// Amplification is the CPU time that the daemon uses in addition, per CPU time of the attacker. An
+	// attacker counts with 1 % of a core at least, so that the figure is a lower bound for idle ones.
 	Amplification  float64            `json:"amplification"`
 	MemoryMB       Triple             `json:"daemon_memory_mb"`
 	Files          Triple             `json:"daemon_files"`
