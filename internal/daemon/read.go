@@ -105,7 +105,7 @@ func process(s loop.ClientView) control.Process {
 			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, CopiesOnly: q.Copies, State: state, Level: int(q.Level), LevelReason: q.Reason, Route: q.Route,
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
 			Yields: q.Yielded, YieldedNS: q.Yielding.Nanoseconds(),
-			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Batched: q.Want.Gather, Bursts: q.Bursts, Transitions: q.Transitions,
+			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Batched: q.Want.Gather > 0, Bursts: q.Bursts, Transitions: q.Transitions,
 			Hints: control.HintsOf(&q.Hint), Stream: q.Stream, Merged: q.Merged,
 			PreemptedBy: causes(q.StoppedBy),
 		})

@@ -357,7 +357,10 @@ func (d *device) attribute(r *record, runs func(j int) bool) {
 
 // desired translates a verdict into the terms of a device.
 func (c *Config) desired(q *policy.Queue, verdict model.Verdict) model.Desired {
-	want := model.Desired{Queue: q.ID, Slice: verdict.Slice, Gather: verdict.Gather && verdict.Run}
+	want := model.Desired{Queue: q.ID, Slice: verdict.Slice}
+	if verdict.Run {
+		want.Gather = verdict.Gather
+	}
 	level := q.Level
 	if q.Contested {
 		level = max(level, q.Best) // another user does not wait for a chosen level

@@ -30,7 +30,7 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 		if tail == 0 || tail > length {
 			tail = length - fed
 		}
-		r.segments.Gathered = q.Verdict.Gather
+		r.segments.Gathered = q.Verdict.Gather > 0
 		r.segments.End(now, q.ChangedAt, fed, tail, r.lows(now, q))
 	}
 	q.Feeding = r.segments.Feeding()

@@ -104,7 +104,7 @@ func (d *dispatcher) updateWorker(c *Client, gpu model.DeviceID) {
 	}
 	// The index has no meaning for a worker, and the limits belong to the gate.
 	want.Queue = model.QueueID{Session: c.ID}
-	want.InFlight, want.Batch, want.Gather = 0, 0, false
+	want.InFlight, want.Batch, want.Gather = 0, 0, 0
 	if want == (model.Desired{Queue: want.Queue}) {
 		if _, ok := c.workers.sent[gpu]; !ok {
 			return // the worker has never been used

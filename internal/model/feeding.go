@@ -41,8 +41,8 @@ type Feeding struct {
 	// From StopAt on, and until StopUntil at most, lower queues delay the program. 0: not.
 	StopAt    Time
 	StopUntil Time
-	// Batch: the program's kernels should gather on the device (Batching).
-	Batch bool
+	// Burst is how many of the program's kernels should gather on the device (Batching); 0: none.
+	Burst uint32
 	// CheckAt is when to look at the program's progress; 0: never.
 	CheckAt Time
 }

@@ -123,8 +123,8 @@ type Verdict struct {
 	Limit bool
 	// Slice is the hardware timeslice; 0 keeps the driver's own.
 	Slice time.Duration
-	// Gather: launches wait on the device until most of a request is there.
-	Gather bool
+	// Gather is how many launches wait on the device for each other; 0: none.
+	Gather uint32
 }
 
 // Plan is one verdict per queue of a view, in its order.
@@ -139,7 +139,7 @@ type Desired struct {
 	InFlight int `json:"in_flight,omitempty"`
 	Batch    int `json:"batch,omitempty"`
 	// Gather: as in Verdict.
-	Gather bool `json:"gather,omitempty"`
+	Gather uint32 `json:"gather,omitempty"`
 }
 
 // Mode selects which parts of a plan are carried out. It can change at any time.

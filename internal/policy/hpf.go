@@ -75,7 +75,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	beside, stopWake := h.beside(), model.Never
 	stopNow := false // lows give way to a launch-bound high
 	gather := v.LaunchBound.gathers() && sliced && !beside && v.gathers(high, highEnd)
-	if highs.Gather = gather; gather {
+	if gather {
 		// The hardware changes to a complete batch by itself.
 	} else if sliced && !beside && v.CanSuspend && !v.LaunchBound.tiny() && v.allLaunchBound(high, highEnd) {
 		beside = true
@@ -99,6 +99,9 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	}
 	plan := v.all(lows)
 	fill(plan[:highEnd], highs)
+	for i := high; gather && i < highEnd; i++ {
+		plan[i].Gather = v.Queues[i].Feeding.Burst
+	}
 	if !v.CanSuspend {
 		return plan, stopWake
 	}

@@ -85,7 +85,7 @@ func (v *View) allLaunchBound(from, end int) bool {
 
 // gathers reports that the kernels of all queues of [from, end) that may run should gather on the device.
 func (v *View) gathers(from, end int) bool {
-	return v.next(from, end, func(q *Queue) bool { return q.Admitted && !q.Feeding.Batch }) < 0
+	return v.next(from, end, func(q *Queue) bool { return q.Admitted && q.Feeding.Burst == 0 }) < 0
 }
 
 // stopForAny reports whether lows have to give way to a launch-bound high of

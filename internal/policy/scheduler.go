@@ -88,7 +88,7 @@ func (s *Scheduler) Decide(now model.Time, v *View, st *State) (model.Plan, mode
 		}
 	}
 	for i := 0; s.strategy != nil && s.strategy.GatherAll && i < len(plan); i++ {
-		plan[i].Gather = true
+		plan[i].Gather = model.WholeRequest
 	}
 	return plan, wake
 }

@@ -77,7 +77,7 @@ func (p *Program) State() model.SegmentState {
 
 // Feeding returns what a policy needs to know.
 func (p *Program) Feeding() model.Feeding {
-	f := model.Feeding{Class: p.class.Is, Batch: p.batch.On, Waits: p.open && p.waits, Paused: p.open && p.paused != 0, Hold: p.hold()}
+	f := model.Feeding{Class: p.class.Is, Burst: p.batch.Burst, Waits: p.open && p.waits, Paused: p.open && p.paused != 0, Hold: p.hold()}
 	switch {
 	case p.class.Is != model.ClassLaunchBound || p.paused != 0 || !p.open: // without work, time shows nothing
 	case p.overdue:

@@ -10,14 +10,14 @@ import (
 )
 
 // This file models batched submission (shim/core/work_batch.c): kernels wait on the device until the
-// program waits for them, the batch is full, or a thread of the program's library releases it. A channel
+// program waits for them, the burst is complete, or a thread of the program's library releases it. A channel
 // that waits for a value is not runnable, so the device sees the work of a batch when it is released.
 
 // The limits of a batch, as in the shim.
 const (
 	batchMost    = 256
 	batchTick    = 500 * time.Microsecond
-	batchLongest = 2500 * time.Microsecond
+	batchLongest = 12 * time.Millisecond
 )
 
 // batch is the work of a rank that waits on the device.
@@ -32,7 +32,7 @@ type batch struct {
 // a batch of the same stream waits for it, whatever it is.
 func (r *rank) gathers(w gpumodel.Work) bool {
 	b := &r.batch
-	if len(b.work) == 0 && (!r.gate.gather || w.Kind != gpumodel.WorkKernel) {
+	if len(b.work) == 0 && (r.gate.gather == 0 || w.Kind != gpumodel.WorkKernel) {
 		return false
 	}
 	if len(b.work) == 0 {
@@ -40,7 +40,7 @@ func (r *rank) gathers(w gpumodel.Work) bool {
 	}
 	b.work = append(b.work, w)
 	switch {
-	case len(b.work) >= batchMost:
+	case len(b.work) >= min(batchMost, max(int(r.gate.gather), 1)):
 		r.releaseBatch()
 	case !b.armed:
 		b.armed = true

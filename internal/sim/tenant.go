@@ -102,7 +102,7 @@ type rank struct {
 type gate struct {
 	closed bool
 	limit  int
-	gather bool // kernels wait until a batch is released
+	gather uint32 // as in model.Verdict
 }
 
 // hardware is the state requested from the driver.

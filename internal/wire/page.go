@@ -240,14 +240,14 @@ func (p *Page) SetTell(i int, tell uint32) {
 	}
 }
 
-// SetGate sets the gate of slot i to GateOpen, GateHeld or GateBatch, and wakes held launchers unless
+// SetGate sets the gate of slot i to GateOpen, GateHeld or GateBatch with the size of a burst, and wakes held launchers unless
 // it stays closed. Clients of version 4 know no batches: their gate is open instead.
 func (p *Page) SetGate(i int, state uint32) {
 	at, ok := slot(i)
 	if !ok {
 		return
 	}
-	if state == GateBatch && p.version < 5 {
+	if state&(1<<BurstShift-1) == GateBatch && p.version < 5 {
 		state = GateOpen
 	}
 	store32(p.mem, at+OffQueueGate, state)

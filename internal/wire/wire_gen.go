@@ -43,6 +43,8 @@ const (
 	PriorityMax       = 255        // XSW_PRIORITY_MAX
 	HeartbeatPeriodNS = 20000000   // XSW_HEARTBEAT_PERIOD_NS
 	HeartbeatLimitNS  = 100000000  // XSW_HEARTBEAT_LIMIT_NS
+	BurstShift        = 8          // XSW_BURST_SHIFT
+	BurstMax          = 65535      // XSW_BURST_MAX
 )
 
 // Values of enum xsw_gate.

@@ -464,8 +464,8 @@ static inline void xsi_work_queued(void) {
 /* Has a batch seen this kernel in that context? If not, a call about the kernel may have to load it, and wait. */
 bool xsi_work_has_launched(uintptr_t context, uintptr_t kernel);
 void xsi_work_forget_kernels(void); /* handles may stand for other kernels from here on */
-/* A submission to a stream whose gate says XSW_GATE_BATCH. */
-void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel);
+/* A submission to a stream whose gate says XSW_GATE_BATCH; most of them gather. */
+void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel, uint32_t most);
 /* Others may wait for this process's work without a call that we see: no batches from here on. */
 void xsi_work_never_batch(void);
 extern bool xsi_work_batch_never;     /* it was called; tests take it back */

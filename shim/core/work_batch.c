@@ -10,7 +10,7 @@
 // A program must never hang because of a closed batch. Therefore:
 //   - Every call that may wait releases first, in every thread. Only calls known not to wait do not. An unknown
 //     call of the runtime's library releases, too.
-//   - A batch is released after MOST operations: the driver's ring has room for 1,020 (H200, driver 580),
+//   - A batch is released after as many operations as the daemon asked for, and after MOST: the driver's ring has room for 1,020 (H200, driver 580),
 //     and a launch into a full ring blocks in the driver.
 //   - It is released before a kernel that was not launched in the context yet: loading it may wait for the
 //     context.
@@ -49,9 +49,9 @@ enum {
   STACK_BYTES = 256 * 1024,
 };
 enum {
-  TICK_NS = 500000,     /* a tenth of the shortest request for which a lost batch would matter */
-  LONGEST_NS = 2500000, /* as long as the driver's own sharing delays a request (nativeWait) */
-  LINGER_NS = 100000000 /* the thread sleeps until woken after so long without batches */
+  TICK_NS = 500000,      /* a tenth of the shortest request for which a lost batch would matter */
+  LONGEST_NS = 12000000, /* the longest request that gathers (batchMax of the daemon) */
+  LINGER_NS = 100000000  /* the thread sleeps until woken after so long without batches */
 };
 
 enum state { UNUSED, PREPARING, READY, REFUSED };
@@ -287,15 +287,16 @@ void xsi_work_forget_kernels(void) {
 
 // ---- submissions ---------------------------------------------------------------------------------------
 
-static bool is_full(const struct xsi_work_batch *batch) {
-  return __atomic_load_n(&batch->operations, __ATOMIC_RELAXED) >= MOST;
+static bool is_full(const struct xsi_work_batch *batch, uint32_t most) {
+  return __atomic_load_n(&batch->operations, __ATOMIC_RELAXED) >=
+         (most != 0 && most < MOST ? most : MOST);
 }
 
 void xsi_work_queued_slow(void) {
   for (unsigned i = 0; i < CONTEXTS; i++)
     if (is_closed(&batches[i])) {
       __atomic_fetch_add(&batches[i].operations, 1, __ATOMIC_RELAXED);
-      if (is_full(&batches[i])) xsi_work_release_batches();
+      if (is_full(&batches[i], MOST)) xsi_work_release_batches();
     }
 }
 
@@ -322,7 +323,7 @@ static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream) {
   xsi_log(XSI_WARN, "no batches: the driver refuses to let a stream wait for a value");
 }
 
-void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel) {
+void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel, uint32_t most) {
   if (kernel == XSI_WORK_OTHER || __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0 ||
       __atomic_load_n(&xsi_work_batch_never, __ATOMIC_RELAXED) ||
       __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) {
@@ -333,14 +334,14 @@ void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel) {
   if (!batch || __atomic_load_n(&batch->state, __ATOMIC_ACQUIRE) != READY) return;
   __atomic_fetch_add(&batch->operations, 1, __ATOMIC_RELAXED);
   if (kernel == XSI_WORK_INSIDE) {
-    if (is_full(batch)) xsi_work_open();
+    if (is_full(batch, most)) xsi_work_open();
     return;
   }
   if (is_new(batch->context, kernel) || __atomic_load_n(&stream->watched, __ATOMIC_RELAXED)) {
     xsi_work_open();
     return;
   }
-  if (is_full(batch)) xsi_work_open();
+  if (is_full(batch, most)) xsi_work_open();
   if (is_closed(batch) && __atomic_load_n(&stream->batch_value, __ATOMIC_RELAXED) ==
                               __atomic_load_n(&batch->closed, __ATOMIC_RELAXED))
     return;

@@ -163,8 +163,8 @@ void xsi_work_held(struct xsi_work_stream *stream, uintptr_t kernel) {
   if (gate == XSW_GATE_HELD) {
     xsi_work_open(); // the daemon holds the queue, not what it has launched
     xsi_gate_wait(__atomic_load_n(&stream->queue, __ATOMIC_RELAXED));
-  } else if (gate == XSW_GATE_BATCH) {
-    xsi_work_batch(stream, kernel);
+  } else if ((gate & ((1u << XSW_BURST_SHIFT) - 1)) == XSW_GATE_BATCH) {
+    xsi_work_batch(stream, kernel, gate >> XSW_BURST_SHIFT);
   }
   errno = saved_errno;
 }

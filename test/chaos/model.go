@@ -218,18 +218,19 @@ func (w *world) quiet(first bool) {
 		say("start", "daemon", "does not answer within 10 s: %s", strings.Join(w.daemon.log.Lines(3), " | "))
 		return
 	}
+	var refusal error
 	if !w.eventually(5*time.Second, func() bool {
-		_, err := call(time.Second, func(ctx context.Context) (control.PolicyReply, error) {
+		_, refusal = call(time.Second, func(ctx context.Context) (control.PolicyReply, error) {
 			return w.daemon.client.SetPolicy(ctx, control.PolicyRequest{Name: w.setup.policy()})
 		})
-		if err == nil {
-			_, err = call(time.Second, func(ctx context.Context) (control.ModeReply, error) {
+		if refusal == nil {
+			_, refusal = call(time.Second, func(ctx context.Context) (control.ModeReply, error) {
 				return w.daemon.client.SetMode(ctx, control.ModeRequest{Mode: "live"})
 			})
 		}
-		return err == nil
+		return refusal == nil
 	}) {
-		say("control", "daemon", "refuses a policy or a mode for 5 s")
+		say("control", "daemon", "refuses a policy or a mode for 5 s: %v; log: %s", refusal, strings.Join(w.daemon.log.Lines(5), " | "))
 		return
 	}
 	w.daemon.set(w.setup.policy(), "live")

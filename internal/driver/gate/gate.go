@@ -43,8 +43,8 @@ func (t *Target) Apply(_ context.Context, want model.Desired) error {
 	switch {
 	case want.Suspend == model.LevelBlock:
 		state = wire.GateHeld
-	case want.Gather && want.Suspend == 0:
-		state = wire.GateBatch
+	case want.Gather > 0 && want.Suspend == 0:
+		state = wire.GateBatch | min(want.Gather, wire.BurstMax)<<wire.BurstShift
 	}
 	inFlight, batch := clamp(want.InFlight), clamp(want.Batch)
 	if !t.known || inFlight != t.inFlight || batch != t.batch {

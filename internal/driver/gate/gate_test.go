@@ -31,8 +31,8 @@ func TestGate(t *testing.T) {
 		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
 		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
 		{Suspend: model.LevelInterrupt, InFlight: -1, Batch: 1 << 40}, // left to the hardware
-		{Gather: true},
-		{Gather: true, Suspend: model.LevelBlock}, // a held queue gathers nothing
+		{Gather: 54},
+		{Gather: 54, Suspend: model.LevelBlock}, // a held queue gathers nothing
 	} {
 		if err := g.Apply(context.Background(), want); err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestGate(t *testing.T) {
 	_ = g.Close()
 	want := []string{
 		"limits 3 0 0", "gate 3 0", "limits 3 4 2", "gate 3 1", "limits 3 0 1048576", "gate 3 0",
-		"limits 3 0 0", "gate 3 2", "gate 3 1", "limits 3 0 0", "gate 3 0",
+		"limits 3 0 0", "gate 3 13826", "gate 3 1", "limits 3 0 0", "gate 3 0",
 	}
 	if !slices.Equal(p.log, want) {
 		t.Errorf("got %q\nwant %q", p.log, want)

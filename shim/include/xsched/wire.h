@@ -82,6 +82,9 @@ enum xsw_gate {
   XSW_GATE_HELD = 1,
   XSW_GATE_BATCH = 2, /* launches gather on the device; version 5 */
 };
+/* With XSW_GATE_BATCH, the gate has from this bit on how many launches gather; 0: as many as the shim likes. */
+#define XSW_BURST_SHIFT 8
+#define XSW_BURST_MAX 65535
 
 /* Byte 0 of the page. All times are CLOCK_MONOTONIC nanoseconds. */
 struct xsw_header {

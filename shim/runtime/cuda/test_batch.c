@@ -59,6 +59,18 @@ static void test_closes_once(void) {
   CHECK(cuStreamSynchronize(second) == 0);
 }
 
+// As many kernels as the daemon asks for are a burst; the next ones gather anew.
+static void test_burst(void) {
+  start(XSW_GATE_BATCH | 5u << XSW_BURST_SHIFT);
+  uint64_t bursts = xsi_progress(0)->bursts;
+  launch_some(5, stream);
+  CHECK(fake_holds == 1 && fake_is_held(stream) && xsi_progress(0)->bursts == bursts);
+  launch_some(1, stream);
+  CHECK(fake_holds == 2 && xsi_progress(0)->bursts == bursts + 1);
+  CHECK(cuStreamSynchronize(stream) == 0 && fake_late == 0);
+  CHECK(xsi_progress(0)->bursts == bursts + 2);
+}
+
 // ---- every way to wait -------------------------------------------------------------------------------
 
 static CUevent event;
@@ -535,6 +547,7 @@ int main(void) {
   second = fake_stream();
   event = calloc(1, sizeof(struct fake_event));
   test_closes_once();
+  test_burst();
   test_waits_release();
   test_stubs();
   test_unnamed();
