@@ -66,7 +66,7 @@ static CUresult device_take(CUcontext context, struct vg_block *block) {
 static void device_give(CUcontext context, struct vg_block *block) {
   if (block->ticket)
     vg_rm_give(context, block->ticket);
-  else if (!block->host)
+  else if (!block->host && block->bytes < SMALL_BLOCK)
     (void)small_change(context, context->small_bytes - block->bytes);
   block->ticket = 0;
 }

@@ -174,9 +174,10 @@ static CUresult memory_result(int status) {
 /* The kernel counts, so a ticket is its size. */
 CUresult vg_rm_take(CUcontext context, uint64_t bytes, uint64_t *ticket) {
   struct vg_memory call = {.group = context->group, .op = VG_MEMORY_TAKE, .bytes = bytes};
-  CUresult result = memory_result(memory_call(&call));
-  *ticket = result == CUDA_SUCCESS ? bytes : 0;
-  return result;
+  int status = memory_call(&call);
+  *ticket = status == 0 ? bytes : 0;
+  /* Only this double needs descriptors for a request: without one the memory is not counted. */
+  return status == -EMFILE ? CUDA_SUCCESS : memory_result(status);
 }
 
 void vg_rm_give(CUcontext context, uint64_t ticket) {
