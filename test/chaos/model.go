@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/keeper"
 )
 
 const (
@@ -218,13 +219,15 @@ func (w *world) quiet(first bool) {
 		say("start", "daemon", "does not answer within 10 s: %s", strings.Join(w.daemon.log.Lines(3), " | "))
 		return
 	}
+	// The daemon answers when the change is on the disk, or after SaveTime if the disk is slow.
+	const answers = keeper.SaveTime + time.Second
 	var refusal error
 	if !w.eventually(5*time.Second, func() bool {
-		_, refusal = call(time.Second, func(ctx context.Context) (control.PolicyReply, error) {
+		_, refusal = call(answers, func(ctx context.Context) (control.PolicyReply, error) {
 			return w.daemon.client.SetPolicy(ctx, control.PolicyRequest{Name: w.setup.policy()})
 		})
 		if refusal == nil {
-			_, refusal = call(time.Second, func(ctx context.Context) (control.ModeReply, error) {
+			_, refusal = call(answers, func(ctx context.Context) (control.ModeReply, error) {
 				return w.daemon.client.SetMode(ctx, control.ModeRequest{Mode: "live"})
 			})
 		}
