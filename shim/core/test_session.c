@@ -217,11 +217,17 @@ int connect(int fd, const struct sockaddr *address, socklen_t bytes) {
   return 0;
 }
 
+static void set_retry(struct xsi_session_retry retry) {
+  xsi_session_lock(); // the helper thread reads it
+  xsi_session_retry = retry;
+  xsi_session_unlock();
+}
+
 // A refusal counts although the daemon never read HELLO: the next attempt comes after the pause of a
 // refusal, not at once.
 static void unread_hello_is_refused(void) {
   struct xsi_session_retry usual = xsi_session_retry;
-  xsi_session_retry = (struct xsi_session_retry){.first_ms = 10, .last_ms = 20, .refused_ms = 600};
+  set_retry((struct xsi_session_retry){.first_ms = 10, .last_ms = 20, .refused_ms = 600});
   for (int before = 0; before < 2; before++) {
     __atomic_store_n(&early, (uint32_t)before, __ATOMIC_RELEASE);
     if (before != 0) {
@@ -238,7 +244,7 @@ static void unread_hello_is_refused(void) {
     test_daemon_accept(d);
     test_daemon_hang_up(d);
   }
-  xsi_session_retry = usual;
+  set_retry(usual);
 }
 
 // ---- versions -------------------------------------------------------------------
