@@ -16,6 +16,7 @@ import (
 // line is a line of a CSV file, by the names of its columns.
 type line struct {
 	columns map[string]int
+	width   int // of a line that holds all of them
 	row     []string
 	err     error // the first
 }
@@ -79,8 +80,8 @@ func readCSV(r io.Reader, headless bool, wanted []string, each func(*line)) erro
 				continue
 			}
 		}
-		if l.row = row; len(row) < len(l.columns) {
-			return fmt.Errorf("line %d has %d of %d columns", n, len(row), len(l.columns))
+		if l.row = row; len(row) < l.width {
+			return fmt.Errorf("line %d has %d of %d columns", n, len(row), l.width)
 		}
 		if each(l); l.err != nil {
 			return fmt.Errorf("line %d: %w", n, l.err)
@@ -91,14 +92,16 @@ func readCSV(r io.Reader, headless bool, wanted []string, each func(*line)) erro
 	}
 }
 
-// name finds the wanted columns.
+// name finds the wanted columns. Every line must reach the last of them.
 func (l *line) name(row, wanted []string, heading bool) error {
 	for i, column := range wanted {
-		if l.columns[column] = i; heading {
-			if l.columns[column] = slices.Index(row, column); l.columns[column] < 0 {
+		if heading {
+			if i = slices.Index(row, column); i < 0 {
 				return fmt.Errorf("line 1 has no column %s", column)
 			}
 		}
+		l.columns[column] = i
+		l.width = max(l.width, i+1)
 	}
 	return nil
 }

@@ -134,6 +134,7 @@ func TestErrors(t *testing.T) {
 		{"helios", "a,b\n1,2\n", "no column job_id", Defaults()},
 		{"helios", "job_id,gpu_num,state,submit_time,start_time,end_time\n1,x,,,,\n", `line 2: gpu_num "x"`, Defaults()},
 		{"alibaba-2020", "a,b\n", "line 1 has 2 of 10 columns", Defaults()},
+		{"helios", "user,job_id,gpu_num,state,submit_time,start_time,end_time\na,1,1,,,\n", "line 2 has 6 of 7 columns", Defaults()},
 		{"philly", "{}", "no list of jobs", Defaults()},
 		{"philly", `[{"jobid": 1}]`, "job 1", Defaults()},
 		{"philly", `[]`, "no pod of the 0 lines", Defaults()},
