@@ -16,7 +16,7 @@ import (
 // includes parts of its own layer or of lower ones.
 var shimLayers = [][]string{
 	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown", "thread"},
-	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint"},
+	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint", "memory"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
 	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_table", "work_watch"},
 }

@@ -52,6 +52,10 @@ var (
 	metricTenantRan   = counter("tenant_run_seconds_total", "Time a program had work and was allowed to run, summed over its queues.", perTenant()...)
 	metricTenantLost  = counter("tenant_lost_seconds_total", "Time a program had work and was suspended or passed over for longer timeslices, summed over its queues.", perTenant()...)
 
+	metricMemory        = gauge("tenant_memory_bytes", "Device memory that a program has allocated, as its library counts it.", perTenant("device")...)
+	metricMemoryQuota   = gauge("tenant_memory_quota_bytes", "Device memory that a program may allocate; absent without a quota.", perTenant("device")...)
+	metricMemoryRefused = counter("tenant_memory_refused_total", "Allocations that would have exceeded the quota of a program.", perTenant("device")...)
+
 	metricGain      = gauge("protection_gain_seconds", "By how much protection shortens a program's P99 request beside lower programs; source: modelled or measured.", perTenant("device", "source")...)
 	metricCost      = gauge("protection_cost_ratio", "Share of recent time that lower programs lost for a program beyond its own GPU time, at most.", perTenant("device")...)
 	metricCostTotal = counter("protection_cost_seconds_total", "Time that lower programs lost for a program beyond its own GPU time, at most.", perTenant("device")...)
@@ -176,6 +180,13 @@ func programMetrics(out chan<- prometheus.Metric, p *control.Process, labels []s
 	out <- metricPriority.is(float64(p.Priority), labels...)
 	out <- metricTenantRan.is(seconds(ran(*p)), labels...)
 	out <- metricTenantLost.is(seconds(p.LostNS), labels...)
+	for _, m := range p.Memory {
+		out <- metricMemory.is(float64(m.UsedBytes), with(labels, m.Device)...)
+		out <- metricMemoryRefused.is(float64(m.Refused), with(labels, m.Device)...)
+		if m.QuotaBytes != 0 {
+			out <- metricMemoryQuota.is(float64(m.QuotaBytes), with(labels, m.Device)...)
+		}
+	}
 	for _, g := range p.Protection {
 		out <- metricGain.is(g.GainP99US/1e6, with(labels, g.Device, g.NativeSource)...)
 		out <- metricCost.is(g.CostRatio, with(labels, g.Device)...)

@@ -130,7 +130,7 @@ func (v *textValue) Set(text string) error {
 func (h *hintFlags) add(c *cobra.Command, names ...string) {
 	kinds := map[model.HintKind]string{
 		model.HintNumber: "int", model.HintTime: "duration", model.HintPercentile: "percent",
-		model.HintSwitch: "bool", model.HintLevel: "level", model.HintName: "name",
+		model.HintSwitch: "bool", model.HintLevel: "level", model.HintName: "name", model.HintBytes: "size",
 	}
 	short := map[string]string{"priority": "p", "level": "l"}
 	for _, f := range model.HintFields() {

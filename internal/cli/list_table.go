@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/model"
 	"xsched/internal/top"
 )
 
@@ -50,6 +51,7 @@ func writeList(w io.Writer, list control.List, width int) {
 			}
 		}
 		writeHints(w, &p)
+		writeMemory(w, &p)
 		for _, g := range p.Protection {
 			fmt.Fprintln(w, cut(protectionText(p.PID, len(p.Protection) > 1, &g), width))
 		}
@@ -163,6 +165,9 @@ func preemptedText(p *control.Process) string {
 func writeHints(w io.Writer, p *control.Process) {
 	rest := p.Hints
 	rest.Priority, rest.Level, rest.Utilization = 0, 0, 0
+	if len(p.Memory) > 0 {
+		rest.Memory = 0 // in the lines about memory
+	}
 	if text := hintsText(&rest); text != "" {
 		fmt.Fprintf(w, "hints: %d: %s\n", p.PID, text)
 	}
@@ -170,6 +175,26 @@ func writeHints(w io.Writer, p *control.Process) {
 		if q.Hints != p.Hints {
 			fmt.Fprintf(w, "hints: %d, queue %d: %s\n", p.PID, q.Index, hintsText(&q.Hints, "priority"))
 		}
+	}
+}
+
+// leastMemory is the memory that is worth a line: frameworks have more, and small programs have no need of one.
+const leastMemory = 1 << 20
+
+// writeMemory prints what a program has allocated on each GPU, and its quota.
+func writeMemory(w io.Writer, p *control.Process) {
+	for _, m := range p.Memory {
+		if m.UsedBytes < leastMemory && m.QuotaBytes == 0 {
+			continue
+		}
+		text := model.Bytes(m.UsedBytes).Short()
+		if m.QuotaBytes != 0 {
+			text += " of " + model.Bytes(m.QuotaBytes).Short()
+		}
+		if m.Refused > 0 {
+			text += fmt.Sprintf(", %d allocations refused", m.Refused)
+		}
+		fmt.Fprintf(w, "memory: %d on %s: %s\n", p.PID, m.Device, text)
 	}
 }
 

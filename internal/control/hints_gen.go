@@ -27,6 +27,7 @@ type HintRequest struct {
 	SLOPercentile    *float64 `json:"slo_percentile,omitempty"`
 	Gang             *string  `json:"gang,omitempty"`
 	PerQueue         *bool    `json:"per_queue,omitempty"`
+	Memory           *int64   `json:"memory,omitempty"`
 }
 
 // Hints holds all hints of a process or of a queue.
@@ -47,4 +48,5 @@ type Hints struct {
 	SLOPercentile    float64 `json:"slo_percentile"`
 	Gang             string  `json:"gang"`
 	PerQueue         bool    `json:"per_queue"`
+	Memory           int64   `json:"memory"`
 }

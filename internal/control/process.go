@@ -49,6 +49,9 @@ type Process struct {
 	Hints Hints `json:"hints"`
 	Nice  int   `json:"nice"`
 
+	// Memory is what the program has allocated, by GPU, as its library counts it. Hints.Memory is the quota.
+	Memory []Memory `json:"memory,omitempty"`
+
 	// QueuesCaught counts hardware queues that were created during a suspension and suspended too.
 	QueuesCaught uint64 `json:"queues_caught"`
 
@@ -76,6 +79,16 @@ type Process struct {
 
 	// Owner is for servers that show a process to several callers.
 	Owner identity.User `json:"-"`
+}
+
+// Memory is the memory of a process on one GPU.
+type Memory struct {
+	Device    string `json:"device"`
+	UsedBytes int64  `json:"used_bytes"`
+	// QuotaBytes is what it may allocate there; 0: no quota.
+	QuotaBytes int64 `json:"quota_bytes"`
+	// Refused counts allocations that would have exceeded the quota.
+	Refused uint64 `json:"refused"`
 }
 
 // The states of Process.

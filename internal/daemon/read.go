@@ -112,6 +112,9 @@ func process(s loop.ClientView) control.Process {
 		p.Preemptions += q.Preemptions + q.Yielded
 		p.LostNS += (q.Suspended + q.Yielding).Nanoseconds()
 	}
+	for _, m := range s.Memory {
+		p.Memory = append(p.Memory, control.Memory{Device: m.Device.String(), UsedBytes: int64(m.Used), QuotaBytes: int64(s.Hint.Memory), Refused: m.Refused})
+	}
 	for i := range s.Protections {
 		p.Protection = append(p.Protection, protection(&s.Protections[i]))
 	}

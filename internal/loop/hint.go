@@ -81,6 +81,7 @@ func (h *hinter) applyWaiting(now model.Time) {
 // update reports the effective hint of every queue of a client to the engine.
 func (h *hinter) update(now model.Time, c *Client) {
 	c.touch()
+	c.page.SetMemoryQuota(c.hints.Hint.Memory)
 	base := c.hints.ForEngine()
 	h.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {

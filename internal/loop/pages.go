@@ -55,6 +55,7 @@ func (p *pages) join(c *Client) error {
 	}
 	now := clock.Now()
 	c.page.Heartbeat(now)
+	c.page.SetMemoryQuota(c.hints.Hint.Memory)
 	if c.bell >= 0 {
 		// Edge-triggered: each ring wakes the loop once, without a read.
 		if err := p.thread.watch(c.bell, unix.EPOLLIN|unix.EPOLLET); err != nil {

@@ -41,6 +41,7 @@ type snapshot struct {
 	clients  []*clientCopy
 	counters []wire.Counters // of each client
 	signs    []wire.Signs    // of each client
+	memory   [][]wire.DeviceMemory
 	gpus     map[model.DeviceID]GPUView
 
 	formatted sync.Once
@@ -148,6 +149,7 @@ func (p *publisher) copySome(b *builder) bool {
 		}
 		b.out.counters = append(b.out.counters, c.page.Counters())
 		b.out.signs = append(b.out.signs, c.page.Signs(b.out.at))
+		b.out.memory = append(b.out.memory, c.page.Memory())
 		if c.copy.last != nil && !c.copy.outdated && !c.copy.last.busy {
 			b.out.clients = append(b.out.clients, c.copy.last)
 			return false
@@ -215,7 +217,7 @@ func (s *snapshot) view(i int) ClientView {
 		}
 	}
 	v := c.view(s.at, &s.config)
-	v.Counters, v.Signs, v.Protections = s.counters[i], s.signs[i], s.clients[i].protections
+	v.Counters, v.Signs, v.Memory, v.Protections = s.counters[i], s.signs[i], s.memory[i], s.clients[i].protections
 	return v
 }
 

@@ -51,6 +51,9 @@ type Hint struct {
 	// PerQueue: without it the queues of one process on one device are scheduled together.
 	PerQueue bool `hint:"per_queue" flag:"per-queue" env:"XSCHED_GRANULARITY" bit:"11 PER_QUEUE" scope:"process" help:"schedule each queue by itself, at Lv1"`
 
+	// Memory is a quota: an allocation beyond it fails as on a full device.
+	Memory Bytes `hint:"memory" flag:"memory" env:"XSCHED_MEMORY" bit:"13 MEMORY" range:"1048576..1125899906842624" zero:"no quota" scope:"process" api:"no" help:"memory that the program may allocate on each GPU"`
+
 	// Nice is the CPU nice value of the process. The daemon reads it from the system.
 	Nice int
 	// Cap limits what the other fields may achieve. Only the daemon sets it.

@@ -25,6 +25,7 @@ const (
 	HintSwitch
 	HintLevel
 	HintName
+	HintBytes
 )
 
 // HintValue is one value of a hint.
@@ -93,6 +94,8 @@ func kindOf(t reflect.Type) HintKind {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return HintTime
+	case t == reflect.TypeFor[Bytes]():
+		return HintBytes
 	case t == reflect.TypeFor[Level]():
 		return HintLevel
 	case t.Kind() == reflect.Bool:
@@ -211,6 +214,8 @@ func (f *HintField) Format(v HintValue) string {
 		return strconv.FormatFloat(float64(v.Number)/100, 'f', -1, 64)
 	case HintSwitch:
 		return strconv.FormatBool(v.Number != 0)
+	case HintBytes:
+		return Bytes(v.Number).String()
 	case HintLevel:
 		if v.Number == 0 {
 			return "auto"
@@ -275,6 +280,10 @@ func (f *HintField) Parse(text string) (HintValue, error) {
 		if on, err = strconv.ParseBool(text); on {
 			v.Number = 1
 		}
+	case HintBytes:
+		var b Bytes
+		b, err = ParseBytes(text)
+		v.Number = int64(b)
 	case HintLevel:
 		if text != "auto" {
 			v.Number, err = strconv.ParseInt(text, 10, 64)
@@ -429,7 +438,7 @@ func (f *HintField) EnvText(v HintValue) string {
 		return "queue"
 	case f.Name == "per_queue":
 		return "process"
-	case f.Kind == HintTime:
+	case f.Kind == HintTime, f.Kind == HintBytes:
 		return strconv.FormatInt(v.Number, 10)
 	case f.Kind == HintSwitch && v.Number != 0:
 		return "ON"

@@ -51,6 +51,9 @@ func (p *Process) EditProcess(e *Edit) (hint model.Hint, err error) {
 	if hint.Utilization == 0 {
 		p.limitShare(&hint)
 	}
+	if hint.Memory == 0 {
+		p.limitMemory(&hint)
+	}
 	if err := e.check(&hint); err != nil {
 		return hint, err
 	}

@@ -122,9 +122,10 @@ func (p *Process) keepNote(note string) string {
 	return note
 }
 
-// restrict limits the share and the priorities of a hint to those that the process may have.
+// restrict limits the share, the memory and the priorities of a hint to those that the process may have.
 func (p *Process) restrict(h *model.Hint) (note string) {
 	p.limitShare(h)
+	p.limitMemory(h)
 	return p.limit(p.granted, h)
 }
 
@@ -151,6 +152,22 @@ func (p *Process) limitShare(hint *model.Hint) {
 	}
 	if most != 0 && (hint.Utilization == 0 || hint.Utilization > most) && !p.pinned.Has("utilization") {
 		hint.Utilization = most
+	}
+}
+
+// mostMemory is the quota of the rule, which the program and its user can lower; 0: none. What the
+// administrator or a grant has set goes before the rule.
+func (p *Process) mostMemory() model.Bytes {
+	var h model.Hint
+	if !p.fixed.Has("memory") {
+		p.Terms.Hint.Apply(&h)
+	}
+	return h.Memory
+}
+
+func (p *Process) limitMemory(hint *model.Hint) {
+	if most := p.mostMemory(); most != 0 && (hint.Memory == 0 || hint.Memory > most) {
+		hint.Memory = most
 	}
 }
 
@@ -199,8 +216,11 @@ func (p *Process) pool() string {
 	return ""
 }
 
-// exceeds reports that a hint has a larger share than the grant.
+// exceeds reports that a hint has a larger share than the grant, or more memory than the rule.
 func (p *Process) exceeds(h *model.Hint) bool {
+	if memory := p.mostMemory(); memory != 0 && h.Memory > memory {
+		return true
+	}
 	most := p.Terms.Grant.Share
 	return most != 0 && h.Utilization > most && !p.pinned.Has("utilization")
 }

@@ -10,41 +10,44 @@ import (
 
 // Limits and magic numbers.
 const (
-	Version           = 5          // XSW_VERSION
-	VersionMin        = 4          // XSW_VERSION_MIN
-	PageMagic         = 0x58534348 // XSW_PAGE_MAGIC
-	FrameMagic        = 0x58534652 // XSW_FRAME_MAGIC
-	MaxQueues         = 1024       // XSW_MAX_QUEUES
-	HeaderBytes       = 4096       // XSW_HEADER_BYTES
-	QueueBytes        = 128        // XSW_QUEUE_BYTES
-	ProgressOffset    = 135168     // XSW_PROGRESS_OFFSET
-	ProgressBytes     = 64         // XSW_PROGRESS_BYTES
-	PageBytes         = 200704     // XSW_PAGE_BYTES
-	PageBytes4        = 135168     // XSW_PAGE_BYTES_4
-	FrameMaxBytes     = 4096       // XSW_FRAME_MAX_BYTES
-	FrameMaxFDs       = 2          // XSW_FRAME_MAX_FDS
-	FrameGroup        = 256        // XSW_FRAME_GROUP
-	NoPCIDomain       = 0xffff0000 // XSW_NO_PCI_DOMAIN
-	CommandBytes      = 256        // XSW_COMMAND_BYTES
-	ReasonBytes       = 192        // XSW_REASON_BYTES
-	GangBytes         = 64         // XSW_GANG_BYTES
-	PolicyBytes       = 32         // XSW_POLICY_BYTES
-	RequestsOffset    = 512        // XSW_REQUESTS_OFFSET
-	RequestNames      = 16         // XSW_REQUEST_NAMES
-	RequestNameBytes  = 48         // XSW_REQUEST_NAME_BYTES
-	RequestNamesBytes = 768        // XSW_REQUEST_NAMES_BYTES
-	RequestRing       = 64         // XSW_REQUEST_RING
-	LeasesOffset      = 3392       // XSW_LEASES_OFFSET
-	MaxLeases         = 16         // XSW_MAX_LEASES
-	HintBytes4        = 192        // XSW_HINT_BYTES_4
-	HintAll4          = 8191       // XSW_HINT_ALL_4
-	QueueAll          = 0xffffffff // XSW_QUEUE_ALL
-	PriorityMin       = -256       // XSW_PRIORITY_MIN
-	PriorityMax       = 255        // XSW_PRIORITY_MAX
-	HeartbeatPeriodNS = 20000000   // XSW_HEARTBEAT_PERIOD_NS
-	HeartbeatLimitNS  = 100000000  // XSW_HEARTBEAT_LIMIT_NS
-	BurstShift        = 8          // XSW_BURST_SHIFT
-	BurstMax          = 65535      // XSW_BURST_MAX
+	Version           = 5                  // XSW_VERSION
+	VersionMin        = 4                  // XSW_VERSION_MIN
+	PageMagic         = 0x58534348         // XSW_PAGE_MAGIC
+	FrameMagic        = 0x58534652         // XSW_FRAME_MAGIC
+	MaxQueues         = 1024               // XSW_MAX_QUEUES
+	HeaderBytes       = 4096               // XSW_HEADER_BYTES
+	QueueBytes        = 128                // XSW_QUEUE_BYTES
+	ProgressOffset    = 135168             // XSW_PROGRESS_OFFSET
+	ProgressBytes     = 64                 // XSW_PROGRESS_BYTES
+	MemoryOffset      = 200704             // XSW_MEMORY_OFFSET
+	MemoryNoQuota     = 0x7fffffffffffffff // XSW_MEMORY_NO_QUOTA
+	MemoryDevices     = 16                 // XSW_MEMORY_DEVICES
+	PageBytes         = 204800             // XSW_PAGE_BYTES
+	PageBytes4        = 135168             // XSW_PAGE_BYTES_4
+	FrameMaxBytes     = 4096               // XSW_FRAME_MAX_BYTES
+	FrameMaxFDs       = 2                  // XSW_FRAME_MAX_FDS
+	FrameGroup        = 256                // XSW_FRAME_GROUP
+	NoPCIDomain       = 0xffff0000         // XSW_NO_PCI_DOMAIN
+	CommandBytes      = 256                // XSW_COMMAND_BYTES
+	ReasonBytes       = 192                // XSW_REASON_BYTES
+	GangBytes         = 64                 // XSW_GANG_BYTES
+	PolicyBytes       = 32                 // XSW_POLICY_BYTES
+	RequestsOffset    = 512                // XSW_REQUESTS_OFFSET
+	RequestNames      = 16                 // XSW_REQUEST_NAMES
+	RequestNameBytes  = 48                 // XSW_REQUEST_NAME_BYTES
+	RequestNamesBytes = 768                // XSW_REQUEST_NAMES_BYTES
+	RequestRing       = 64                 // XSW_REQUEST_RING
+	LeasesOffset      = 3392               // XSW_LEASES_OFFSET
+	MaxLeases         = 16                 // XSW_MAX_LEASES
+	HintBytes4        = 192                // XSW_HINT_BYTES_4
+	HintAll4          = 8191               // XSW_HINT_ALL_4
+	QueueAll          = 0xffffffff         // XSW_QUEUE_ALL
+	PriorityMin       = -256               // XSW_PRIORITY_MIN
+	PriorityMax       = 255                // XSW_PRIORITY_MAX
+	HeartbeatPeriodNS = 20000000           // XSW_HEARTBEAT_PERIOD_NS
+	HeartbeatLimitNS  = 100000000          // XSW_HEARTBEAT_LIMIT_NS
+	BurstShift        = 8                  // XSW_BURST_SHIFT
+	BurstMax          = 65535              // XSW_BURST_MAX
 )
 
 // Values of enum xsw_gate.
@@ -92,20 +95,21 @@ const (
 
 // Values of enum xsw_hint_field.
 const (
-	HintPriority     uint32 = 1    // XSW_HINT_PRIORITY
-	HintLevel        uint32 = 2    // XSW_HINT_LEVEL
-	HintLimits       uint32 = 4    // XSW_HINT_LIMITS
-	HintUtilization  uint32 = 8    // XSW_HINT_UTILIZATION
-	HintTimeslice    uint32 = 16   // XSW_HINT_TIMESLICE
-	HintDeadline     uint32 = 32   // XSW_HINT_DEADLINE
-	HintLaxity       uint32 = 64   // XSW_HINT_LAXITY
-	HintK            uint32 = 128  // XSW_HINT_K
-	HintWindowActive uint32 = 256  // XSW_HINT_WINDOW_ACTIVE
-	HintSLO          uint32 = 512  // XSW_HINT_SLO
-	HintGang         uint32 = 1024 // XSW_HINT_GANG
-	HintPerQueue     uint32 = 2048 // XSW_HINT_PER_QUEUE
-	HintPolicy       uint32 = 4096 // XSW_HINT_POLICY
-	HintAll          uint32 = 8191 // XSW_HINT_ALL
+	HintPriority     uint32 = 1     // XSW_HINT_PRIORITY
+	HintLevel        uint32 = 2     // XSW_HINT_LEVEL
+	HintLimits       uint32 = 4     // XSW_HINT_LIMITS
+	HintUtilization  uint32 = 8     // XSW_HINT_UTILIZATION
+	HintTimeslice    uint32 = 16    // XSW_HINT_TIMESLICE
+	HintDeadline     uint32 = 32    // XSW_HINT_DEADLINE
+	HintLaxity       uint32 = 64    // XSW_HINT_LAXITY
+	HintK            uint32 = 128   // XSW_HINT_K
+	HintWindowActive uint32 = 256   // XSW_HINT_WINDOW_ACTIVE
+	HintSLO          uint32 = 512   // XSW_HINT_SLO
+	HintGang         uint32 = 1024  // XSW_HINT_GANG
+	HintPerQueue     uint32 = 2048  // XSW_HINT_PER_QUEUE
+	HintMemory       uint32 = 8192  // XSW_HINT_MEMORY
+	HintPolicy       uint32 = 4096  // XSW_HINT_POLICY
+	HintAll          uint32 = 16383 // XSW_HINT_ALL
 )
 
 // Header is struct xsw_header.
@@ -120,7 +124,8 @@ type Header struct {
 	HeartbeatNS      uint64
 	LeaseEpoch       uint64
 	LeaseDeadlineNS  uint64
-	Rsv1             [5]uint64
+	MemoryQuota      uint64
+	Rsv1             [4]uint64
 	RecoveredEpoch   uint64
 	Recoveries       uint64
 	LeaseRecoveries  uint64
@@ -152,7 +157,8 @@ const (
 	OffHeaderHeartbeatNS      = 64
 	OffHeaderLeaseEpoch       = 72
 	OffHeaderLeaseDeadlineNS  = 80
-	OffHeaderRsv1             = 88
+	OffHeaderMemoryQuota      = 88
+	OffHeaderRsv1             = 96
 	OffHeaderRecoveredEpoch   = 128
 	OffHeaderRecoveries       = 136
 	OffHeaderLeaseRecoveries  = 144
@@ -305,6 +311,38 @@ const (
 	OffProgressRsv      = 32
 )
 
+// MemoryDevice is struct xsw_memory_device.
+type MemoryDevice struct {
+	PCIDomain  uint32
+	PCIBusSlot uint32
+	Known      uint64
+	Used       uint64
+	Refused    uint64
+	Rsv        [4]uint64
+}
+
+// Size and offsets of struct xsw_memory_device.
+const (
+	SizeOfMemoryDevice        = 64
+	OffMemoryDevicePCIDomain  = 0
+	OffMemoryDevicePCIBusSlot = 4
+	OffMemoryDeviceKnown      = 8
+	OffMemoryDeviceUsed       = 16
+	OffMemoryDeviceRefused    = 24
+	OffMemoryDeviceRsv        = 32
+)
+
+// Memory is struct xsw_memory.
+type Memory struct {
+	Devices [16]MemoryDevice
+}
+
+// Size and offsets of struct xsw_memory.
+const (
+	SizeOfMemory     = 1024
+	OffMemoryDevices = 0
+)
+
 // Frame is struct xsw_frame.
 type Frame struct {
 	Magic   uint32
@@ -360,11 +398,12 @@ type Hint struct {
 	SLOPercentile    int64
 	Gang             [64]byte
 	PerQueue         int64
+	Memory           int64
 }
 
 // Size and offsets of struct xsw_hint.
 const (
-	SizeOfHint              = 192
+	SizeOfHint              = 200
 	OffHintSaid             = 0
 	OffHintRsv              = 4
 	OffHintPriority         = 8
@@ -383,6 +422,7 @@ const (
 	OffHintSLOPercentile    = 112
 	OffHintGang             = 120
 	OffHintPerQueue         = 184
+	OffHintMemory           = 192
 )
 
 // get reads v from b, which holds at least SizeOfHint bytes.
@@ -406,6 +446,7 @@ func (v *Hint) get(b []byte) {
 	v.SLOPercentile = int64(binary.NativeEndian.Uint64(b[OffHintSLOPercentile:]))
 	copy(v.Gang[:], b[OffHintGang:])
 	v.PerQueue = int64(binary.NativeEndian.Uint64(b[OffHintPerQueue:]))
+	v.Memory = int64(binary.NativeEndian.Uint64(b[OffHintMemory:]))
 }
 
 // put writes v to b, which holds at least SizeOfHint bytes.
@@ -429,6 +470,7 @@ func (v *Hint) put(b []byte) {
 	binary.NativeEndian.PutUint64(b[OffHintSLOPercentile:], uint64(v.SLOPercentile))
 	copy(b[OffHintGang:], v.Gang[:])
 	binary.NativeEndian.PutUint64(b[OffHintPerQueue:], uint64(v.PerQueue))
+	binary.NativeEndian.PutUint64(b[OffHintMemory:], uint64(v.Memory))
 }
 
 // Hello is struct xsw_hello.
@@ -443,13 +485,13 @@ type Hello struct {
 
 // Size and offsets of struct xsw_hello.
 const (
-	SizeOfHello       = 504
+	SizeOfHello       = 512
 	OffHelloFrame     = 0
 	OffHelloPID       = 16
 	OffHelloScheduler = 20
 	OffHelloHint      = 24
-	OffHelloPolicy    = 216
-	OffHelloCommand   = 248
+	OffHelloPolicy    = 224
+	OffHelloCommand   = 256
 )
 
 // get reads v from b, which holds at least SizeOfHello bytes.
@@ -486,13 +528,13 @@ type HintFrame struct {
 
 // Size and offsets of struct xsw_hint_frame.
 const (
-	SizeOfHintFrame        = 256
+	SizeOfHintFrame        = 264
 	OffHintFrameFrame      = 0
 	OffHintFrameQueue      = 16
 	OffHintFrameRsv        = 20
 	OffHintFrameGeneration = 24
 	OffHintFrameHint       = 32
-	OffHintFramePolicy     = 224
+	OffHintFramePolicy     = 232
 )
 
 // get reads v from b, which holds at least SizeOfHintFrame bytes.

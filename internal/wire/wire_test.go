@@ -4,8 +4,10 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +20,7 @@ import (
 
 func TestOffsetsMatchC(t *testing.T) {
 	wiretest.Offsets(t, "../..", "wire_gen.go", "shim/include/xsched/wire.h",
-		Header{}, Queue{}, Progress{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{})
+		Header{}, Queue{}, Progress{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{}, MemoryDevice{}, Memory{})
 }
 
 // TestGateLine: every launch reads the gate, so only the daemon writes the gate's cache line.
@@ -115,7 +117,9 @@ func TestWiden(t *testing.T) {
 		t.Error("a short packet was widened")
 	}
 	for _, version := range []uint32{VersionMin, Version} {
-		h, err := DecodeHello(Stamp(packet, version))
+		own := slices.Delete(bytes.Clone(packet), OffHelloHint+hintBytes[version], at)
+		binary.NativeEndian.PutUint32(own[OffFrameBytes:], uint32(len(own)))
+		h, err := DecodeHello(Stamp(own, version))
 		if err != nil || h.Frame.Version != version || h.Hint.Priority != 3 {
 			t.Errorf("version %d: %+v %v", version, h, err)
 		}
@@ -294,4 +298,39 @@ func FuzzPage(f *testing.F) {
 			t.Fatalf("%d marks, %d lost, of %d", seen, lost, count)
 		}
 	})
+}
+
+// A page has the quota and the memory of each device; one of version 4 has neither.
+func TestMemory(t *testing.T) {
+	for _, version := range []uint32{VersionMin, Version} {
+		p, fd, err := NewPageVersion(1, version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Close(fd)
+		if got := load64(p.mem, OffHeaderMemoryQuota); got != 0 || p.Memory() != nil {
+			t.Errorf("version %d: a new page has quota %d and memory %v", version, got, p.Memory())
+		}
+		p.SetMemoryQuota(40 << 30)
+		if got := load64(p.mem, OffHeaderMemoryQuota); version == Version && got != 40<<30 || version < Version && got != 0 {
+			t.Errorf("version %d: quota %d", version, got)
+		}
+		if version == Version {
+			p.SetMemoryQuota(0)
+			if got := load64(p.mem, OffHeaderMemoryQuota); got != MemoryNoQuota {
+				t.Errorf("no quota is %#x", got)
+			}
+			for i, used := range []uint64{5, 1<<64 - 1} { // the second is nonsense
+				at := MemoryOffset + i*SizeOfMemoryDevice
+				store32(p.mem, at+OffMemoryDevicePCIBusSlot, uint32(i+1)<<8)
+				store64(p.mem, at+OffMemoryDeviceUsed, used)
+				store64(p.mem, at+OffMemoryDeviceKnown, 1)
+			}
+			got := p.Memory()
+			if len(got) != 2 || got[0].Used != 5 || got[0].Device != model.MakeDeviceID(0, 1, 0, 0) || got[1].Used < 0 {
+				t.Errorf("%+v", got)
+			}
+		}
+		p.Release()
+	}
 }

@@ -7,7 +7,7 @@
  * The library is a guest in the application. No function exits, aborts, prints, installs a signal
  * handler, or changes the errno that the application sees.
  *
- * Lock order: work -> helper -> session -> request -> queue -> driver -> counters. No lock is held over a
+ * Lock order: work -> helper -> session -> request -> queue -> memory -> driver -> counters. No lock is held over a
  * call of a driver or a runtime, except the watcher's (work.h).
  */
 #ifndef XSCHED_CORE_BASE_H

@@ -19,6 +19,7 @@
 #include "helper.h"
 #include "hint.h"
 #include "liveness.h"
+#include "memory.h"
 #include "page.h"
 #include "private.h"
 #include "queue.h"
@@ -40,10 +41,9 @@ static XSI_FORK_STATE unsigned locked; // registered locks that the fork under w
 
 // In lock order; the drivers' come between these and the counters'.
 static const struct lock own_locks[] = {
-    {xsi_helper_lock, xsi_helper_unlock},
-    {xsi_session_lock, xsi_session_unlock},
-    {xsi_request_lock, xsi_request_unlock},
-    {xsi_queue_lock, xsi_queue_unlock},
+    {xsi_helper_lock, xsi_helper_unlock},   {xsi_session_lock, xsi_session_unlock},
+    {xsi_request_lock, xsi_request_unlock}, {xsi_queue_lock, xsi_queue_unlock},
+    {xsi_memory_lock, xsi_memory_unlock},
 };
 enum { OWN_LOCKS = sizeof own_locks / sizeof *own_locks };
 
@@ -120,6 +120,7 @@ static void in_child(void) {
   xsi_queue_reset();
   xsi_hint_reset();
   xsi_request_reset();
+  xsi_memory_reset();
   xsi_for_each_driver(driver)
     driver->reset();
   xsi_counters_reset();

@@ -10,6 +10,7 @@ enum xsi_hint_kind {
   XSI_HINT_SWITCH = 3,
   XSI_HINT_LEVEL = 4,
   XSI_HINT_NAME = 5,
+  XSI_HINT_BYTES = 6,
 };
 
 /* Ranges. 0 is always valid and selects the default. The range of a name is in bytes. */
@@ -44,6 +45,8 @@ enum xsi_hint_kind {
 #define XSI_HINT_GANG_MAX 63
 #define XSI_HINT_PER_QUEUE_MIN 0
 #define XSI_HINT_PER_QUEUE_MAX 1
+#define XSI_HINT_MEMORY_MIN 1048576
+#define XSI_HINT_MEMORY_MAX 1125899906842624
 
 /* FIELD(member of struct xsw_hint, bit, environment variable, kind, min, max); NAME for text. */
 #define XSI_HINT_FIELDS(FIELD, NAME) \
@@ -62,7 +65,8 @@ enum xsi_hint_kind {
   FIELD(slo_us, XSW_HINT_SLO, "XSCHED_SLO_US", XSI_HINT_TIME, 0, 1000000000000) \
   FIELD(slo_percentile, XSW_HINT_SLO, "XSCHED_SLO_PERCENTILE", XSI_HINT_PERCENTILE, 100, 9999) \
   NAME(gang, XSW_HINT_GANG, "XSCHED_GANG", XSI_HINT_NAME, 0, 63) \
-  FIELD(per_queue, XSW_HINT_PER_QUEUE, "XSCHED_GRANULARITY", XSI_HINT_SWITCH, 0, 1)
+  FIELD(per_queue, XSW_HINT_PER_QUEUE, "XSCHED_GRANULARITY", XSI_HINT_SWITCH, 0, 1) \
+  FIELD(memory, XSW_HINT_MEMORY, "XSCHED_MEMORY", XSI_HINT_BYTES, 1048576, 1125899906842624)
 
 /* NAME(policy) */
 #define XSI_POLICIES(NAME) NAME("HPF") NAME("HHPF") NAME("CHPF") NAME("UP") NAME("PUP") NAME("SPUP") NAME("KEDF") NAME("LAX") NAME("AWF") NAME("CFS") NAME("MLFQ") NAME("EDF") NAME("FIFO") NAME("RR") NAME("SLO")

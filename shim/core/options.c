@@ -125,6 +125,19 @@ static bool parse_percentile(const char *text, long minimum, long maximum, long 
   return *value >= minimum && *value <= maximum;
 }
 
+// A whole number of bytes, or of a larger unit.
+static bool parse_bytes(char *text, long minimum, long maximum, long *value) {
+  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+  size_t length = strlen(text);
+  unsigned shift = 0;
+  for (unsigned i = 0; i < sizeof units / sizeof *units; i++)
+    if (length > 3 && strcmp(text + length - 3, units[i]) == 0) shift = 10 * (i + 1);
+  if (shift != 0) text[length - 3] = 0;
+  if (!xsi_parse_decimal(text, 0, maximum >> shift, value)) return false;
+  *value <<= shift;
+  return *value == 0 || *value >= minimum;
+}
+
 // Upstream takes any positive number of launches, deadlines or microseconds.
 static bool clamped_option(const char *name, long least, long most, long *value) {
   char text[32];
@@ -155,6 +168,11 @@ static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, lo
     if (same_word(text, "auto") || xsi_parse_decimal(text, XSW_LEVEL_BLOCK, most, value))
       return true;
     xsi_log(XSI_ERROR, "%s=%s is ignored; give auto, 1, 2 or 3", name, text);
+    return false;
+  case XSI_HINT_BYTES:
+    if (parse_bytes(text, least, most, value)) return true;
+    xsi_log(XSI_ERROR, "%s=%s is ignored; give bytes, or a number with KiB, MiB, GiB or TiB", name,
+            text);
     return false;
   case XSI_HINT_PERCENTILE:
     if (parse_percentile(text, least, most, value)) return true;

@@ -21,6 +21,10 @@ static inline struct xsw_progress *xsi_progress(uint32_t index) {
   return (struct xsw_progress *)(void *)(xsi_page + XSW_PROGRESS_OFFSET) + index;
 }
 
+static inline struct xsw_memory *xsi_page_memory(void) {
+  return (struct xsw_memory *)(void *)(xsi_page + XSW_MEMORY_OFFSET);
+}
+
 static inline struct xsw_leases *xsi_page_leases(void) {
   return (struct xsw_leases *)(void *)(xsi_page + XSW_LEASES_OFFSET);
 }

@@ -23,6 +23,7 @@
 #include "hint.h"
 #include "liveness.h"
 #include "log.h"
+#include "memory.h"
 #include "options.h"
 #include "page.h"
 #include "private.h"
@@ -258,6 +259,7 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   result = flush_frames(now);
   xsi_queue_lock();
   xsi_queue_publish_all();
+  xsi_memory_publish();
   xsi_queue_hints_untold();
   xsi_page_set_joined(true);
   xsi_queue_unlock();
@@ -410,6 +412,7 @@ void xsi_session_recovered(uint64_t now, const struct xsi_recovery *recovery, bo
   session.ended_ns = now;
   if (xsi_liveness_any_lease(recovery) || !done) plan_repeat(now, done);
   xsi_counters_publish();
+  xsi_memory_remember();
   xsi_queue_lock();
   xsi_page_set_joined(false);
   xsi_page_leave();

@@ -105,7 +105,7 @@ func files() (map[string]string, error) {
 
 var kinds = []string{
 	model.HintNumber: "NUMBER", model.HintTime: "TIME", model.HintPercentile: "PERCENTILE",
-	model.HintSwitch: "SWITCH", model.HintLevel: "LEVEL", model.HintName: "NAME",
+	model.HintSwitch: "SWITCH", model.HintLevel: "LEVEL", model.HintName: "NAME", model.HintBytes: "BYTES",
 }
 
 // camel converts slo_percentile to SLOPercentile; SLO stays.
@@ -137,7 +137,7 @@ func goType(f model.HintField) string {
 		return "bool"
 	case f.Kind == model.HintPercentile:
 		return "float64"
-	case f.Kind == model.HintTime:
+	case f.Kind == model.HintTime, f.Kind == model.HintBytes:
 		return "int64"
 	case f.Priority:
 		return "int32"

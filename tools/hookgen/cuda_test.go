@@ -22,7 +22,8 @@ var cudaKinds = []struct {
 	{`^cuMem(setD\w+Async|cpyDtoDAsync)`, "inside"},
 	{`^cuMem(cpy|set|Prefetch|Discard|BatchDecompress)`, "copy"},
 	{`WaitValue|BatchMemOp|WaitExternalSemaphores`, "await"},
-	{`WriteValue|SignalExternalSemaphores|^cuMem(Alloc|AllocFromPool|Free)Async|^cuStreamAttachMem|^cuMemMapArrayAsync|^cuGraphics(Unm|M)apResources|WaitEvent`, "pass capture"},
+	{`^cuMem(Alloc|AllocFromPool|Free)Async|^cuMemFree_v2$|^cu\w*ArrayDestroy$`, "hand"}, // memory
+	{`WriteValue|SignalExternalSemaphores|^cuStreamAttachMem|^cuMemMapArrayAsync|^cuGraphics(Unm|M)apResources|WaitEvent`, "pass capture"},
 	{`^cuStreamQuery`, "query"},
 	{`^cuStreamSynchronize`, "sync"},
 	{`RecordEvent|^cuEventRecord`, "event"},

@@ -46,9 +46,12 @@
 #define XSW_QUEUE_BYTES 128        /* one cache line each for daemon and client */
 #define XSW_PROGRESS_OFFSET 135168 /* struct xsw_progress of each queue; version 5 */
 #define XSW_PROGRESS_BYTES 64      /* a cache line each */
-#define XSW_PAGE_BYTES 200704      /* XSW_PROGRESS_OFFSET + XSW_MAX_QUEUES * XSW_PROGRESS_BYTES */
-#define XSW_PAGE_BYTES_4 135168    /* size of the page in version 4 */
-#define XSW_FRAME_MAX_BYTES 4096   /* a longer packet ends the session */
+#define XSW_MEMORY_OFFSET 200704   /* struct xsw_memory; version 5 */
+#define XSW_MEMORY_NO_QUOTA 0x7fffffffffffffff
+#define XSW_MEMORY_DEVICES 16    /* devices of one process whose memory is accounted for */
+#define XSW_PAGE_BYTES 204800    /* XSW_MEMORY_OFFSET + 4096 */
+#define XSW_PAGE_BYTES_4 135168  /* size of the page in version 4 */
+#define XSW_FRAME_MAX_BYTES 4096 /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
 #define XSW_FRAME_GROUP 256 /* frame types of one driver */
 /* PCI domain of devices without a PCI address, such as an OpenCL CPU device. */
@@ -102,7 +105,10 @@ struct xsw_header {
   uint64_t heartbeat_ns;      /* written by the engine loop itself */
   uint64_t lease_epoch;       /* identifies the newest suspension; 0: none yet */
   uint64_t lease_deadline_ns; /* 0: nothing suspended; the client resumes after this time */
-  uint64_t _rsv1[5];
+  /* Bytes that the process may allocate on each device, since version 5. 0: not decided yet;
+   * XSW_MEMORY_NO_QUOTA: no quota. The last value stays in force when the session ends. */
+  uint64_t memory_quota;
+  uint64_t _rsv1[4];
 
   /* line 2: recovery of the whole process, from silence or the shared lease's end; client */
   uint64_t recovered_epoch;  /* every suspension up to this lease is undone */
@@ -219,6 +225,21 @@ struct xsw_progress {
   uint64_t _rsv[4];
 };
 
+/* Memory that the process has allocated on one device; client. */
+struct xsw_memory_device {
+  uint32_t pci_domain;   /* as in struct xsw_queue */
+  uint32_t pci_bus_slot; /* as in struct xsw_queue */
+  uint64_t known;        /* 1: this entry is used; written last */
+  uint64_t used;         /* bytes, as the program asked for them */
+  uint64_t refused;      /* allocations that would have exceeded the quota */
+  uint64_t _rsv[4];
+};
+
+/* At XSW_MEMORY_OFFSET, since version 5. */
+struct xsw_memory {
+  struct xsw_memory_device devices[XSW_MEMORY_DEVICES];
+};
+
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
 
 enum xsw_frame_type {
@@ -302,7 +323,8 @@ _Static_assert(sizeof(struct xsw_progress) == XSW_PROGRESS_BYTES, "progress is a
 _Static_assert(XSW_PAGE_BYTES_4 == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "queues");
 _Static_assert(XSW_PAGE_BYTES_4 % 4096 == 0, "a page of version 4 replaces whole pages of memory");
 _Static_assert(XSW_PROGRESS_OFFSET == XSW_PAGE_BYTES_4, "progress follows the queues");
-_Static_assert(XSW_PAGE_BYTES - XSW_PROGRESS_OFFSET == XSW_MAX_QUEUES * XSW_PROGRESS_BYTES, "page");
+_Static_assert(XSW_MEMORY_OFFSET == XSW_PROGRESS_OFFSET + XSW_MAX_QUEUES * XSW_PROGRESS_BYTES, "");
+_Static_assert(sizeof(struct xsw_memory) <= XSW_PAGE_BYTES - XSW_MEMORY_OFFSET, "page");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
 _Static_assert(sizeof(struct xsw_refused) == 216, "REFUSED never changes");
 _Static_assert(sizeof(struct xsw_hello) <= XSW_FRAME_MAX_BYTES, "hello fits a packet");

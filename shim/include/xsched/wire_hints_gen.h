@@ -18,8 +18,9 @@ enum xsw_hint_field {
   XSW_HINT_SLO = 512,
   XSW_HINT_GANG = 1024,
   XSW_HINT_PER_QUEUE = 2048,
+  XSW_HINT_MEMORY = 8192,
   XSW_HINT_POLICY = 4096,
-  XSW_HINT_ALL = 8191,
+  XSW_HINT_ALL = 16383,
 };
 
 struct xsw_hint {
@@ -41,6 +42,7 @@ struct xsw_hint {
   int64_t slo_percentile;
   char gang[64];
   int64_t per_queue;
+  int64_t memory;
 };
 
 #endif /* XSCHED_WIRE_HINTS_GEN_H */

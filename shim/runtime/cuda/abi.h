@@ -31,6 +31,8 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef unsigned long long CUmemGenericAllocationHandle_v1;
 typedef struct CUgraphicsResource_st *CUgraphicsResource;
 typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef void (*CUhostFn)(void *);
@@ -90,6 +92,23 @@ typedef struct CUmemLocation_v1 {
   int type;
   int id;
 } CUmemLocation_v1;
+
+/* Up to the location; longer. */
+typedef struct CUmemAllocationProp_v1 {
+  int type, handle_types;
+  CUmemLocation_v1 location;
+} CUmemAllocationProp_v1;
+
+typedef struct CUDA_ARRAY_DESCRIPTOR_v2 {
+  size_t Width, Height;
+  int Format;
+  unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v2;
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_v2 {
+  size_t Width, Height, Depth;
+  int Format;
+  unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v2;
 
 /* Up to the stream; longer in newer drivers. */
 typedef struct CUlaunchAttribute {

@@ -4,6 +4,7 @@
 // destroys it, with the watcher kept away: nothing of ours touches it afterwards.
 
 #include "account.h"
+#include "core/memory.h"
 
 // ---- primary contexts: the driver names them by device when they go ------------------------------
 
@@ -23,7 +24,9 @@ static CUcontext primary_of(CUdevice_v1 device) {
 
 static void drop_primary(CUdevice_v1 device) {
   CUcontext context = primary_of(device);
-  if (context) xsi_work_context_drop((uintptr_t)context);
+  if (!context) return;
+  xsi_work_context_drop((uintptr_t)context);
+  xsi_memory_drop_context((uintptr_t)context);
 }
 
 // Its queue is opened when it is first used: many programs retain the contexts of all devices.
@@ -177,17 +180,22 @@ static void destroying(CUcontext context) {
   xsi_work_include(excluded);
 }
 
+static CUresult destroyed(CUresult result, CUcontext context) {
+  if (xsi_cu_active() && result == XSI_CU_SUCCESS) xsi_memory_drop_context((uintptr_t)context);
+  return result;
+}
+
 CUresult cuCtxDestroy(CUcontext context) {
   XSI_CU_REAL(cuCtxDestroy);
   destroying(context);
-  return real(context);
+  return destroyed(real(context), context);
 }
 XSI_HOOK(cuCtxDestroy)
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
   XSI_CU_REAL(cuCtxDestroy_v2);
   destroying(context);
-  return real(context);
+  return destroyed(real(context), context);
 }
 XSI_HOOK(cuCtxDestroy_v2)
 

@@ -23,6 +23,14 @@ typedef int (*CUgraphRecaptureCallback)(void *, CUgraphNode, const void *, const
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is " #theirs)
 SAME(XSI_CU_SUCCESS, CUDA_SUCCESS);
 SAME(XSI_CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
+SAME(XSI_CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(XSI_CU_LOCATION_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
+SAME(XSI_CU_FORMAT_U16, CU_AD_FORMAT_UNSIGNED_INT16);
+SAME(XSI_CU_FORMAT_U32, CU_AD_FORMAT_UNSIGNED_INT32);
+SAME(XSI_CU_FORMAT_S16, CU_AD_FORMAT_SIGNED_INT16);
+SAME(XSI_CU_FORMAT_S32, CU_AD_FORMAT_SIGNED_INT32);
+SAME(XSI_CU_FORMAT_HALF, CU_AD_FORMAT_HALF);
+SAME(XSI_CU_FORMAT_FLOAT, CU_AD_FORMAT_FLOAT);
 SAME(XSI_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 SAME(XSI_CU_MEMORY_HOST, CU_MEMORYTYPE_HOST);
 SAME(XSI_CU_MEMORY_UNIFIED, CU_MEMORYTYPE_UNIFIED);
@@ -59,6 +67,10 @@ _Static_assert(offsetof(CUlaunchAttributeValue, cooperative) == 0 &&
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS_v1) == 56, "size of launch parameters");
 _Static_assert(offsetof(CUDA_LAUNCH_PARAMS_v1, hStream) == 40, "stream of launch parameters");
 _Static_assert(sizeof(CUmemLocation_v1) == 8, "memory location");
+_Static_assert(offsetof(CUmemAllocationProp_v1, location) == 8, "location of memory");
+_Static_assert(offsetof(CUDA_ARRAY_DESCRIPTOR_v2, NumChannels) == 20, "array");
+_Static_assert(offsetof(CUDA_ARRAY3D_DESCRIPTOR_v2, NumChannels) == 28, "array in 3D");
+_Static_assert(sizeof(CUmemGenericAllocationHandle_v1) == 8, "handle of memory");
 _Static_assert(offsetof(CUDA_MEMCPY2D_v2, dstMemoryType) == 72, "side of a copy in 2D");
 _Static_assert(offsetof(CUDA_MEMCPY2D_v2, dstHost) == 80, "side of a copy in 2D");
 _Static_assert(offsetof(CUDA_MEMCPY2D_v2, dstDevice) == 88, "side of a copy in 2D");

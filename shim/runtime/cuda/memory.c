@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Entry points that allocate and free device memory, or ask how much there is. core/memory.h has the account.
+// Memory of others (imports, IPC) and of graph nodes is not counted. A pool's memory counts while the program
+// has it.
+
+#include "core/memory.h"
+#include "account.h"
+#include "runtime/pci.h"
+
+#define ORDINALS 64
+
+// ---- where ---------------------------------------------------------------------------------------
+
+static struct {
+  int state; // atomic; 0: unknown, 1: known
+  struct xsi_memory_place place;
+} places[ORDINALS];
+
+static bool place_of(CUdevice_v1 ordinal, struct xsi_memory_place *place) {
+  if (ordinal < 0 || ordinal >= ORDINALS) return false;
+  if (__atomic_load_n(&places[ordinal].state, __ATOMIC_ACQUIRE) == 1) {
+    *place = places[ordinal].place;
+    return true;
+  }
+  char name[32] = "";
+  if (xsi_cu_call_real(cuDeviceGetPCIBusId, name, (int)sizeof name - 1, ordinal) !=
+          XSI_CU_SUCCESS ||
+      xsi_pci_parse(name, &place->pci_domain, &place->pci_bus_slot) != 0)
+    return false;
+  __atomic_store_n(&places[ordinal].place.pci_domain, place->pci_domain, __ATOMIC_RELAXED);
+  __atomic_store_n(&places[ordinal].place.pci_bus_slot, place->pci_bus_slot, __ATOMIC_RELAXED);
+  __atomic_store_n(&places[ordinal].state, 1, __ATOMIC_RELEASE);
+  return true;
+}
+
+static bool current_place(struct xsi_memory_place *place) {
+  CUdevice_v1 ordinal = 0;
+  return xsi_cu_call_real(cuCtxGetDevice, &ordinal) == XSI_CU_SUCCESS && place_of(ordinal, place);
+}
+
+// ---- claims --------------------------------------------------------------------------------------
+
+struct claim {
+  struct xsi_memory_claim claim;
+  uintptr_t context;
+};
+
+// False: out of memory. Without a context, the driver says what is wrong.
+static bool claims(struct claim *claim, uint64_t bytes) {
+  struct xsi_memory_place place;
+  *claim = (struct claim){{-1, bytes}, 0};
+  if (!xsi_cu_enter() || !current_place(&place)) return true;
+  claim->context = (uintptr_t)xsi_cu_current();
+  // Whoever allocates uses the context: the daemon learns of it, and says what the quota is.
+  if (__atomic_load_n(&xsi_work_hot.only, __ATOMIC_ACQUIRE) != claim->context)
+    xsi_work_context_seen(&xsi_cu_platform, claim->context);
+  return xsi_memory_claim(&claim->claim, place, bytes);
+}
+
+// A stream of its own may be in another context than the current one.
+static bool claims_in(struct claim *claim, uint64_t bytes, CUstream stream) {
+  CUcontext context = NULL, before;
+  bool pushed = (uintptr_t)stream > XSI_WORK_THREAD && xsi_cu_active() &&
+                xsi_cu_call_real(cuStreamGetCtx, stream, &context) == XSI_CU_SUCCESS && context &&
+                context != xsi_cu_current() &&
+                xsi_cu_call_real(cuCtxPushCurrent_v2, context) == XSI_CU_SUCCESS;
+  bool fits = claims(claim, bytes);
+  if (pushed) xsi_cu_call_real(cuCtxPopCurrent_v2, &before);
+  return fits;
+}
+
+static CUresult settle(const struct claim *claim, CUresult result, enum xsi_memory_kind kind,
+                       uint64_t key) {
+  xsi_memory_settle(&claim->claim, result == XSI_CU_SUCCESS, kind, key, claim->context);
+  return result;
+}
+
+static uint64_t product(uint64_t a, uint64_t b) {
+  uint64_t bytes;
+  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
+}
+
+// ---- addresses -----------------------------------------------------------------------------------
+
+#define AT(address) ((address) ? *(address) : 0)
+
+CUresult cuMemAlloc_v2(CUdeviceptr_v2 *address, size_t bytes) {
+  XSI_CU_REAL(cuMemAlloc_v2);
+  struct claim claim;
+  if (!claims(&claim, bytes)) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(address, bytes);
+  return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
+}
+XSI_HOOK(cuMemAlloc_v2)
+
+CUresult cuMemAllocManaged(CUdeviceptr_v2 *address, size_t bytes, unsigned flags) {
+  XSI_CU_REAL(cuMemAllocManaged);
+  struct claim claim;
+  if (!claims(&claim, bytes)) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(address, bytes, flags);
+  return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
+}
+XSI_HOOK(cuMemAllocManaged)
+
+// How far apart rows are is known afterwards. The padding of a row counts then.
+CUresult cuMemAllocPitch_v2(CUdeviceptr_v2 *address, size_t *pitch, size_t width, size_t height,
+                            unsigned element) {
+  XSI_CU_REAL(cuMemAllocPitch_v2);
+  struct claim claim;
+  if (!claims(&claim, product(width, height))) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(address, pitch, width, height, element);
+  return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
+}
+XSI_HOOK(cuMemAllocPitch_v2)
+
+static CUresult alloc_async(__typeof__(&cuMemAllocAsync) real, CUdeviceptr_v2 *address,
+                            size_t bytes, CUstream stream) {
+  struct claim claim;
+  if (!claims_in(&claim, bytes, stream)) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(address, bytes, stream);
+  return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr_v2 *address, size_t bytes, CUstream stream) {
+  XSI_CU_REAL(cuMemAllocAsync);
+  return alloc_async(real, address, bytes, stream);
+}
+XSI_HOOK(cuMemAllocAsync)
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr_v2 *address, size_t bytes, CUstream stream) {
+  XSI_CU_REAL(cuMemAllocAsync_ptsz);
+  return alloc_async(real, address, bytes, stream);
+}
+XSI_HOOK(cuMemAllocAsync_ptsz)
+
+static CUresult alloc_from_pool(__typeof__(&cuMemAllocFromPoolAsync) real, CUdeviceptr_v2 *address,
+                                size_t bytes, CUmemoryPool pool, CUstream stream) {
+  struct claim claim;
+  if (!claims_in(&claim, bytes, stream)) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(address, bytes, pool, stream);
+  return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr_v2 *address, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
+  XSI_CU_REAL(cuMemAllocFromPoolAsync);
+  return alloc_from_pool(real, address, bytes, pool, stream);
+}
+XSI_HOOK(cuMemAllocFromPoolAsync)
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr_v2 *address, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream) {
+  XSI_CU_REAL(cuMemAllocFromPoolAsync_ptsz);
+  return alloc_from_pool(real, address, bytes, pool, stream);
+}
+XSI_HOOK(cuMemAllocFromPoolAsync_ptsz)
+
+CUresult cuMemFree_v2(CUdeviceptr_v2 address) {
+  XSI_CU_REAL(cuMemFree_v2);
+  if (!xsi_cu_enter()) return real(address);
+  struct xsi_memory_entry *entry = xsi_memory_detach(XSI_MEMORY_ADDRESS, address);
+  CUresult result = real(address);
+  xsi_memory_detached(entry, result == XSI_CU_SUCCESS);
+  return result;
+}
+XSI_HOOK(cuMemFree_v2)
+
+static CUresult free_async(__typeof__(&cuMemFreeAsync) real, CUdeviceptr_v2 address,
+                           CUstream stream) {
+  if (!xsi_cu_enter()) return real(address, stream);
+  struct xsi_memory_entry *entry = xsi_memory_detach(XSI_MEMORY_ADDRESS, address);
+  CUresult result = real(address, stream);
+  xsi_memory_detached(entry, result == XSI_CU_SUCCESS);
+  return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr_v2 address, CUstream stream) {
+  XSI_CU_REAL(cuMemFreeAsync);
+  return free_async(real, address, stream);
+}
+XSI_HOOK(cuMemFreeAsync)
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr_v2 address, CUstream stream) {
+  XSI_CU_REAL(cuMemFreeAsync_ptsz);
+  return free_async(real, address, stream);
+}
+XSI_HOOK(cuMemFreeAsync_ptsz)
+
+// ---- handles and mappings: they belong to no context ---------------------------------------------
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle_v1 *handle, size_t bytes,
+                     const CUmemAllocationProp_v1 *properties, unsigned long long flags) {
+  XSI_CU_REAL(cuMemCreate);
+  struct xsi_memory_place place;
+  struct claim claim = {{-1, bytes}, 0};
+  if (xsi_cu_enter() && properties && properties->location.type == XSI_CU_LOCATION_DEVICE &&
+      place_of(properties->location.id, &place) && !xsi_memory_claim(&claim.claim, place, bytes))
+    return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(handle, bytes, properties, flags);
+  return settle(&claim, result, XSI_MEMORY_HANDLE, AT(handle));
+}
+XSI_HOOK(cuMemCreate)
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle_v1 handle) {
+  XSI_CU_REAL(cuMemRelease);
+  if (!xsi_cu_enter()) return real(handle);
+  struct xsi_memory_release release;
+  xsi_memory_release(&release, handle);
+  CUresult result = real(handle);
+  xsi_memory_released(&release, result == XSI_CU_SUCCESS);
+  return result;
+}
+XSI_HOOK(cuMemRelease)
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle_v1 *handle, void *address) {
+  XSI_CU_REAL(cuMemRetainAllocationHandle);
+  CUresult result = real(handle, address);
+  if (xsi_cu_enter_submit() && result == XSI_CU_SUCCESS && handle) xsi_memory_retained(*handle);
+  return result;
+}
+XSI_HOOK(cuMemRetainAllocationHandle)
+
+CUresult cuMemMap(CUdeviceptr_v2 address, size_t bytes, size_t offset,
+                  CUmemGenericAllocationHandle_v1 handle, unsigned long long flags) {
+  XSI_CU_REAL(cuMemMap);
+  bool active = xsi_cu_enter();
+  CUresult result = real(address, bytes, offset, handle, flags);
+  if (active && result == XSI_CU_SUCCESS) xsi_memory_mapped(address, bytes, handle);
+  return result;
+}
+XSI_HOOK(cuMemMap)
+
+CUresult cuMemUnmap(CUdeviceptr_v2 address, size_t bytes) {
+  XSI_CU_REAL(cuMemUnmap);
+  if (!xsi_cu_enter()) return real(address, bytes);
+  struct xsi_memory_entry *list = xsi_memory_unmap(address, bytes);
+  CUresult result = real(address, bytes);
+  xsi_memory_unmapped(list, result == XSI_CU_SUCCESS);
+  return result;
+}
+XSI_HOOK(cuMemUnmap)
+
+// ---- arrays --------------------------------------------------------------------------------------
+
+// Bytes of one channel; formats that compress have at most one.
+static uint64_t channel_bytes(int format) {
+  switch (format) {
+  case XSI_CU_FORMAT_U16:
+  case XSI_CU_FORMAT_S16:
+  case XSI_CU_FORMAT_HALF: return 2;
+  case XSI_CU_FORMAT_U32:
+  case XSI_CU_FORMAT_S32:
+  case XSI_CU_FORMAT_FLOAT: return 4;
+  default: return 1;
+  }
+}
+
+static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR_v2 *d, unsigned level) {
+  uint64_t width = d->Width >> level, height = d->Height >> level, depth = d->Depth >> level;
+  uint64_t element = channel_bytes(d->Format) * d->NumChannels;
+  uint64_t rows = product(height ? height : 1, depth ? depth : 1);
+  return product(product(width ? width : 1, rows), element);
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v2 *descriptor) {
+  XSI_CU_REAL(cuArrayCreate_v2);
+  CUDA_ARRAY3D_DESCRIPTOR_v2 all = {0};
+  if (descriptor)
+    all = (CUDA_ARRAY3D_DESCRIPTOR_v2){descriptor->Width,  descriptor->Height,      0,
+                                       descriptor->Format, descriptor->NumChannels, 0};
+  struct claim claim;
+  if (!claims(&claim, array_bytes(&all, 0))) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(array, descriptor);
+  return settle(&claim, result, XSI_MEMORY_OBJECT, (uintptr_t)AT(array));
+}
+XSI_HOOK(cuArrayCreate_v2)
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor) {
+  XSI_CU_REAL(cuArray3DCreate_v2);
+  struct claim claim;
+  if (!claims(&claim, descriptor ? array_bytes(descriptor, 0) : 0)) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(array, descriptor);
+  return settle(&claim, result, XSI_MEMORY_OBJECT, (uintptr_t)AT(array));
+}
+XSI_HOOK(cuArray3DCreate_v2)
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
+                                const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned levels) {
+  XSI_CU_REAL(cuMipmappedArrayCreate);
+  uint64_t bytes = 0;
+  for (unsigned i = 0; descriptor && i < levels && i < 32; i++)
+    if (__builtin_add_overflow(bytes, array_bytes(descriptor, i), &bytes)) bytes = UINT64_MAX / 2;
+  struct claim claim;
+  if (!claims(&claim, bytes)) return XSI_CU_OUT_OF_MEMORY;
+  CUresult result = real(array, descriptor, levels);
+  return settle(&claim, result, XSI_MEMORY_OBJECT, (uintptr_t)AT(array));
+}
+XSI_HOOK(cuMipmappedArrayCreate)
+
+CUresult cuArrayDestroy(CUarray array) {
+  XSI_CU_REAL(cuArrayDestroy);
+  if (!xsi_cu_enter()) return real(array);
+  struct xsi_memory_entry *entry = xsi_memory_detach(XSI_MEMORY_OBJECT, (uintptr_t)array);
+  CUresult result = real(array);
+  xsi_memory_detached(entry, result == XSI_CU_SUCCESS);
+  return result;
+}
+XSI_HOOK(cuArrayDestroy)
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+  XSI_CU_REAL(cuMipmappedArrayDestroy);
+  if (!xsi_cu_enter()) return real(array);
+  struct xsi_memory_entry *entry = xsi_memory_detach(XSI_MEMORY_OBJECT, (uintptr_t)array);
+  CUresult result = real(array);
+  xsi_memory_detached(entry, result == XSI_CU_SUCCESS);
+  return result;
+}
+XSI_HOOK(cuMipmappedArrayDestroy)
+
+// ---- questions: they return at once ----------------------------------------------------------------
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  XSI_CU_REAL(cuMemGetInfo_v2);
+  CUresult result = real(free_bytes, total);
+  struct xsi_memory_place place;
+  if (xsi_cu_enter_submit() && result == XSI_CU_SUCCESS && current_place(&place))
+    xsi_memory_answer(place, free_bytes, total);
+  return result;
+}
+XSI_HOOK(cuMemGetInfo_v2)
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice_v1 device) {
+  XSI_CU_REAL(cuDeviceTotalMem_v2);
+  CUresult result = real(bytes, device);
+  struct xsi_memory_place place;
+  if (xsi_cu_enter_submit() && result == XSI_CU_SUCCESS && place_of(device, &place))
+    xsi_memory_answer(place, NULL, bytes);
+  return result;
+}
+XSI_HOOK(cuDeviceTotalMem_v2)
