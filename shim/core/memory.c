@@ -24,14 +24,15 @@ struct xsi_memory_entry {
 
 enum { BUCKETS = 4096 };
 
-static struct xsi_lock lock;
-static struct xsi_memory_entry *buckets[BUCKETS], *free_entries;
-static struct {
+static XSI_FORK_STATE struct xsi_lock lock;
+static XSI_FORK_STATE struct xsi_memory_entry **buckets; // [BUCKETS], from the first allocation on
+static XSI_FORK_STATE struct xsi_memory_entry *free_entries;
+static XSI_FORK_STATE struct {
   bool known;
   struct xsi_memory_place place;
   uint64_t used, refused;
 } devices[XSW_MEMORY_DEVICES];
-static uint64_t daemon_quota; // the last one; 0: none yet
+static XSI_FORK_STATE uint64_t daemon_quota; // the last one; 0: none yet
 
 void xsi_memory_lock(void) { xsi_lock_take(&lock); }
 void xsi_memory_unlock(void) { xsi_lock_give(&lock); }
@@ -95,7 +96,8 @@ bool xsi_memory_claim(struct xsi_memory_claim *claim, struct xsi_memory_place pl
                       uint64_t bytes) {
   *claim = (struct xsi_memory_claim){-1, bytes};
   xsi_memory_lock();
-  int device = find_device(place, true);
+  if (!buckets) buckets = calloc(BUCKETS, sizeof *buckets);
+  int device = buckets ? find_device(place, true) : -1;
   bool fits = true;
   if (device >= 0) {
     uint64_t limit = quota(), used = devices[device].used;
@@ -120,6 +122,8 @@ static struct xsi_memory_entry **bucket_of(enum xsi_memory_kind kind, uint64_t k
 }
 
 static struct xsi_memory_entry **find(enum xsi_memory_kind kind, uint64_t key) {
+  static struct xsi_memory_entry *nothing;
+  if (!buckets) return &nothing;
   struct xsi_memory_entry **at = bucket_of(kind, key);
   while (*at && ((*at)->key != key || (*at)->kind != kind))
     at = &(*at)->next;
@@ -282,7 +286,7 @@ void xsi_memory_unmapped(struct xsi_memory_entry *list, bool freed) {
 void xsi_memory_drop_context(uintptr_t context) {
   if (context == 0) return;
   xsi_memory_lock();
-  for (unsigned i = 0; i < BUCKETS; i++)
+  for (unsigned i = 0; buckets && i < BUCKETS; i++)
     for (struct xsi_memory_entry **at = &buckets[i]; *at;) {
       if ((*at)->context == context)
         forget(take_out(at));
@@ -313,11 +317,10 @@ uint64_t xsi_memory_used(struct xsi_memory_place place) {
   return used;
 }
 
-// The child has none of its parent's memory. It keeps the quota.
+// The child has none of its parent's memory. It keeps the quota. It leaves the table, whose pages it would copy.
 void xsi_memory_reset(void) {
-  for (unsigned i = 0; i < BUCKETS; i++)
-    while (buckets[i])
-      recycle(take_out(&buckets[i]));
+  buckets = NULL;
+  free_entries = NULL;
   for (unsigned i = 0; i < XSW_MEMORY_DEVICES; i++)
     if (devices[i].known) memset(&devices[i], 0, sizeof devices[i]);
 }
