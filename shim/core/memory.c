@@ -114,6 +114,15 @@ bool xsi_memory_claim(struct xsi_memory_claim *claim, struct xsi_memory_place pl
   return fits;
 }
 
+void xsi_memory_grow(struct xsi_memory_claim *claim, uint64_t bytes) {
+  if (claim->device < 0 || bytes <= claim->bytes) return;
+  xsi_memory_lock();
+  devices[claim->device].used += bytes - claim->bytes;
+  claim->bytes = bytes;
+  publish((unsigned)claim->device);
+  xsi_memory_unlock();
+}
+
 // ---- the table -------------------------------------------------------------------------------
 
 static struct xsi_memory_entry **bucket_of(enum xsi_memory_kind kind, uint64_t key) {

@@ -32,6 +32,8 @@ struct xsi_memory_claim {
 /* False: the quota would be exceeded, and nothing is claimed. */
 bool xsi_memory_claim(struct xsi_memory_claim *claim, struct xsi_memory_place place,
                       uint64_t bytes);
+/* The driver took more than was claimed. It counts, also beyond the quota. */
+void xsi_memory_grow(struct xsi_memory_claim *claim, uint64_t bytes);
 /* After the driver's call: it took the memory under this key, for a context (0: for none), or refused. */
 void xsi_memory_settle(const struct xsi_memory_claim *claim, bool taken, enum xsi_memory_kind kind,
                        uint64_t key, uintptr_t context);

@@ -103,13 +103,14 @@ CUresult cuMemAllocManaged(CUdeviceptr_v2 *address, size_t bytes, unsigned flags
 }
 XSI_HOOK(cuMemAllocManaged)
 
-// How far apart rows are is known afterwards. The padding of a row counts then.
+// The driver says afterwards how far apart rows are.
 CUresult cuMemAllocPitch_v2(CUdeviceptr_v2 *address, size_t *pitch, size_t width, size_t height,
                             unsigned element) {
   XSI_CU_REAL(cuMemAllocPitch_v2);
   struct claim claim;
   if (!claims(&claim, product(width, height))) return XSI_CU_OUT_OF_MEMORY;
   CUresult result = real(address, pitch, width, height, element);
+  if (result == XSI_CU_SUCCESS && pitch) xsi_memory_grow(&claim.claim, product(*pitch, height));
   return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
 }
 XSI_HOOK(cuMemAllocPitch_v2)

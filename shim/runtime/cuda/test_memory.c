@@ -30,7 +30,7 @@ static CUresult alloc(CUdeviceptr_v2 *address, size_t bytes) {
 static CUresult alloc_pitch(CUdeviceptr_v2 *address, size_t *pitch, size_t width, size_t height,
                             unsigned element) {
   (void)height, (void)element;
-  *pitch = width;
+  *pitch = (width + 511) / 512 * 512;
   return give((uint64_t *)address);
 }
 static CUresult alloc_managed(CUdeviceptr_v2 *address, size_t bytes, unsigned flags) {
@@ -209,6 +209,10 @@ static void test_kinds(void) {
   CHECK((give_back) == 0);                                                                         \
   USED(before)
   EACH(cuMemAllocPitch_v2(&a, &pitch, MIB, 3, 4), cuMemFree_v2(a), 3 * MIB);
+  CHECK(cuMemAllocPitch_v2(&a, &pitch, 1, 4096, 4) == 0); // with what is between the rows
+  USED(before + 512 * 4096);
+  CHECK(cuMemFree_v2(a) == 0);
+  USED(before);
   EACH(cuMemAllocManaged(&a, 5 * MIB, 1), cuMemFree_v2(a), 5 * MIB);
   EACH(cuMemAllocAsync(&a, 5 * MIB, NULL), cuMemFreeAsync(a, NULL), 5 * MIB);
   EACH(cuMemAllocAsync_ptsz(&a, 5 * MIB, NULL), cuMemFree_v2(a), 5 * MIB);
