@@ -289,9 +289,15 @@ test-go: all ## run the Go unit tests
 	@$(RUN_TESTS) go -timeout 8m -skip '^TestLong' $(unit)
 	@$(RUN_TESTS) go -p 1 -timeout 8m -skip '^TestLong' ./internal/bench/...
 
+# These packages start no goroutine (internal TestDecisionsStartNoGoroutine), so the race detector can
+# find nothing there, and takes six minutes. The simulator starts some in one place; TestDeterministic
+# runs it with one worker and with two.
+SINGLE_THREADED := xsched/internal/engine xsched/internal/policy xsched/internal/predict
 .PHONY: test-race
 test-race: all ## run the Go unit tests with the race detector, one package at a time
-	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 20m -skip '^TestLongStrategies' $(unit) # see test-strategies
+	@packages=$$(echo $(unit) | tr ' ' '\n' | grep -v -x $(addprefix -e ,$(SINGLE_THREADED) xsched/internal/sim)); \
+	CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 20m -skip '^TestLongStrategies' $$packages # see test-strategies
+	@CGO_ENABLED=1 $(RUN_TESTS) go -race -timeout 10m -run '^TestDeterministic$$' ./internal/sim
 	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 10m ./internal/bench/...
 
 HISTORIES ?= 10000

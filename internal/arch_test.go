@@ -268,6 +268,31 @@ func TestSourceRules(t *testing.T) {
 	}
 }
 
+// TestDecisionsStartNoGoroutine: the race detector skips these packages (make test-race), and their
+// decisions can be replayed, because nothing in them runs concurrently.
+func TestDecisionsStartNoGoroutine(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range sources(t) {
+		pkg := path.Dir(f.path)
+		if f.isTest() || !slices.Contains([]string{"internal/engine", "internal/policy", "internal/predict"}, pkg) {
+			continue
+		}
+		seen[pkg] = true
+		if slices.Contains(f.imports, "sync") {
+			t.Errorf("%s: imports sync", f.path)
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if _, ok := n.(*ast.GoStmt); ok {
+				t.Errorf("%s: starts a goroutine", f.path)
+			}
+			return true
+		})
+	}
+	if len(seen) != 3 {
+		t.Errorf("found only %v", seen)
+	}
+}
+
 // TestShimSourceRules checks the rules for C sources that a compiler does not check.
 func TestShimSourceRules(t *testing.T) {
 	forbidden := []string{"exit(", "_exit(", "abort(", "printf(", "perror(", "signal(", "sigaction("}
