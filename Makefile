@@ -292,7 +292,7 @@ test-go: all ## run the Go unit tests
 # These packages start no goroutine (internal TestDecisionsStartNoGoroutine), so the race detector can
 # find nothing there, and takes six minutes. The simulator starts some in one place; TestDeterministic
 # runs it with one worker and with two.
-SINGLE_THREADED := xsched/internal/engine xsched/internal/policy xsched/internal/predict
+SINGLE_THREADED := xsched/internal/engine xsched/internal/policy
 .PHONY: test-race
 test-race: all ## run the Go unit tests with the race detector, one package at a time
 	@packages=$$(echo $(unit) | tr ' ' '\n' | grep -v -x $(addprefix -e ,$(SINGLE_THREADED) xsched/internal/sim)); \
