@@ -137,6 +137,7 @@ static void test_moves(void) {
   for (size_t i = 0; i < sizeof out; i++)
     out[i] = (unsigned char)(i * 7 + i / PAGE);
   OK(CU(cuMemcpyHtoD_v2, at, out, sizeof out)); /* over several pieces */
+  OK(CU(cuCtxSynchronize)); /* a non-blocking stream does not wait for a staged copy */
   uint64_t word = at + 3 * PAGE;
   handle stream, graph, exec;
   uint32_t us = 20, seed = 5;
