@@ -114,14 +114,23 @@ func EncodeList(typ uint32, n, offCount, offEntries, entry, most int) ([]byte, e
 	return b, nil
 }
 
-// Stamp sets the version of a packet to its session's and returns the packet.
+// Stamp gives a packet of the current version the version of its session, and a hint the size that it
+// has there.
 func Stamp(packet []byte, version uint32) []byte {
 	binary.NativeEndian.PutUint32(packet[OffFrameVersion:], version)
+	at, isHint := hintOffset[binary.NativeEndian.Uint32(packet[OffFrameType:])]
+	if size, known := hintBytes[version]; isHint && known {
+		packet = slices.Delete(packet, at+size, at+SizeOfHint)
+		binary.NativeEndian.PutUint32(packet[OffFrameBytes:], uint32(len(packet)))
+	}
 	return packet
 }
 
-// hintBytes is the size of a hint in each supported version.
-var hintBytes = map[uint32]int{4: HintBytes4, Version: SizeOfHint}
+// hintBytes is the size of a hint in each supported version, hintOffset its place in frames.
+var (
+	hintBytes  = map[uint32]int{4: HintBytes4, Version: SizeOfHint}
+	hintOffset = map[uint32]int{FrameHello: OffHelloHint, FrameHint: OffHintFrameHint}
+)
 
 // widenHint gives the hint of an older version's packet its current size. at is the hint's offset.
 func widenHint(packet []byte, at int) ([]byte, error) {
