@@ -221,10 +221,10 @@ func TestEveryHintEveryWay(t *testing.T) {
 	})
 	python := []string{"env", "PYTHONPATH=" + filepath.Join(root, "python"), "python3", "-B", "testdata/hints.py"}
 	for _, way := range []struct {
-		name  string
-		argv  []string
-		say   func(*testing.T, hinted, int, []model.HintField)
-		level bool // supports the level
+		name    string
+		argv    []string
+		say     func(*testing.T, hinted, int, []model.HintField)
+		outside bool // not the process itself
 	}{
 		{"hint", []string{c}, command, true},
 		{"http", []string{c}, post, true},
@@ -240,8 +240,8 @@ func TestEveryHintEveryWay(t *testing.T) {
 			t.Run("process", func(t *testing.T) {
 				h := start(t, options{}, way.argv...)
 				for _, g := range groups() {
-					if g[0].Name == "level" && !way.level {
-						continue // a process cannot change its own level while it runs
+					if !g[0].API && !way.outside {
+						continue // only others change it while the process runs
 					}
 					way.say(t, h, -1, g)
 					h.arrived(t, -1, g)
@@ -256,8 +256,8 @@ func TestEveryHintEveryWay(t *testing.T) {
 					t.Fatalf("it sees %s", got)
 				}
 				for _, g := range groups() {
-					if g[0].Name == "level" || g[0].Name == "per_queue" {
-						continue // process-wide hints
+					if g[0].Process {
+						continue
 					}
 					way.say(t, h, 2, g)
 					h.arrived(t, 2, g)
