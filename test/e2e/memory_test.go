@@ -84,6 +84,41 @@ func TestMemoryQuota(t *testing.T) {
 	w.waitMemory(small.pid(), firstGPU, 100, 100)
 }
 
+// The same for HIP: two programs, two GPUs, and the runtime's last error.
+func TestMemoryQuotaHIP(t *testing.T) {
+	w := hipWorld(t)
+	binary := filepath.Join(t.TempDir(), "program")
+	compileC(t, binary, "gcc", "-DHIP", "testdata/memory.c", product(t, "virtual/libamdhip64.so.6"))
+	start := func(quota string) *program {
+		p := w.run(options{args: []string{"--memory", quota}}, binary)
+		p.expect("R", soon)
+		return p
+	}
+	small, large := start("64MiB"), start("1GiB")
+	says(small, "alloc 0 65", "A 2") // the first call of the process
+	says(small, "error 0", "E 2 2 0")
+	says(small, "alloc 0 40", "A 0")
+	says(small, "alloc 0 25", "A 2")
+	says(small, "alloc 1 60", "A 0")
+	says(small, "error 1", "E 2 2 0")
+	says(small, "info 0", "M 24 64")
+	says(large, "alloc 0 900", "A 0")
+	says(large, "alloc 0 200", "A 2")
+	says(small, "free 0", "F 0")
+	says(small, "alloc 0 64", "A 0")
+	says(small, "launch 0", "L 0")
+	says(large, "launch 0", "L 0")
+	gpus, err := w.client.Devices(t.Context())
+	if err != nil || len(gpus.Devices) != 2 {
+		t.Fatalf("%+v, %v", gpus, err)
+	}
+	w.waitMemory(small.pid(), gpus.Devices[0].ID, 64, 64)
+	w.waitMemory(small.pid(), gpus.Devices[1].ID, 60, 64)
+	w.waitMemory(large.pid(), gpus.Devices[0].ID, 900, 1024)
+	w.killDaemon()
+	says(small, "alloc 0 1", "A 2")
+}
+
 // A rule of the administrator is the most that a program can give itself.
 func TestMemoryRule(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")

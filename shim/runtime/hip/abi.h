@@ -30,6 +30,7 @@ typedef struct hipGraphExec *hipGraphExec_t;
 typedef struct hipArray *hipArray_t;
 typedef const struct hipArray *hipArray_const_t;
 typedef struct ihipMemPoolHandle_t *hipMemPool_t;
+typedef struct ihipMemGenericAllocationHandle *hipMemGenericAllocationHandle_t;
 typedef void (*hipHostFn_t)(void *);
 typedef void (*hipStreamCallback_t)(hipStream_t, hipError_t, void *);
 
@@ -40,6 +41,7 @@ typedef struct HIP_MEMCPY3D HIP_MEMCPY3D;
 typedef struct hipMemcpy3DPeerParms hipMemcpy3DPeerParms;
 typedef struct hipMemcpyAttributes hipMemcpyAttributes;
 typedef struct hipArrayMapInfo hipArrayMapInfo;
+typedef struct hipMemAllocationProp hipMemAllocationProp;
 typedef struct hipGraphEdgeData hipGraphEdgeData;
 typedef struct hipExternalSemaphoreSignalParams hipExternalSemaphoreSignalParams;
 typedef struct hipExternalSemaphoreWaitParams hipExternalSemaphoreWaitParams;

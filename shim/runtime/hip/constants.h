@@ -8,6 +8,7 @@
 
 enum xsi_hip_constants {
   XSI_HIP_SUCCESS = 0,
+  XSI_HIP_OUT_OF_MEMORY = 2,
   XSI_HIP_NOT_FOUND = 500,
   XSI_HIP_NOT_READY = 600,
   XSI_HIP_CAPTURE_FIRST = 900, /* errors 900 to 908 are about captures */

@@ -4,6 +4,7 @@
 // old way of launching, and the questions for entry points.
 
 #include "account.h"
+#include "core/memory.h"
 
 /* Begins one: a call of the runtime by itself goes straight on. Work is counted where it begins. */
 #define BEGIN_WORK(symbol, ...)                                                                    \
@@ -92,7 +93,9 @@ hipError_t hipDeviceReset(void) {
     xsi_work_include(excluded);
     xsi_hip_streams_forget((int)(context - xsi_hip_context(0)));
   }
-  return xsi_hip_done(real());
+  hipError_t result = xsi_hip_done(real());
+  if (context && result == XSI_HIP_SUCCESS) xsi_memory_drop_context(context);
+  return result;
 }
 XSI_HOOK(hipDeviceReset)
 

@@ -314,7 +314,8 @@ static void test_hand(const struct invocation *call) {
     CHECK(invoke(call) == 0);
     expect(call, before, 0, 0, false);
   }
-  if (strncmp(call->symbol, "hipGet", 6) == 0) {
+  if (strncmp(call->symbol, "hipGetProc", 10) == 0 ||
+      strncmp(call->symbol, "hipGetDriver", 12) == 0) {
     bool spt = strstr(call->symbol, "_spt") != NULL;
     CHECK(with.pointers[0] ==
           xsi_hip_symbols[spt ? XSI_HIP_hipStreamQuery_spt : XSI_HIP_hipStreamQuery].hook);

@@ -30,6 +30,7 @@ struct hipMemcpy3DBatchOp;
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is " #theirs)
 SAME(XSI_HIP_SUCCESS, hipSuccess);
+SAME(XSI_HIP_OUT_OF_MEMORY, hipErrorOutOfMemory);
 SAME(XSI_HIP_NOT_FOUND, hipErrorNotFound);
 SAME(XSI_HIP_NOT_READY, hipErrorNotReady);
 SAME(XSI_HIP_CAPTURE_FIRST, hipErrorStreamCaptureUnsupported);
