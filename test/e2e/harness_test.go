@@ -453,7 +453,7 @@ func (p *program) finish() {
 	p.send("report")
 	line := strings.Fields(p.expect("S ", soon))
 	if len(line) != 4 || line[2] != line[3] {
-		p.t.Errorf("checksum: %v", line)
+		p.t.Errorf("wrong result: checksum %v", line)
 	}
 	if err := p.wait(soon); err != nil {
 		p.t.Errorf("tenant: %v; stderr: %s", err, p.stderr())

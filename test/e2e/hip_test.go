@@ -102,13 +102,13 @@ func TestHIP(t *testing.T) {
 			w.t = t
 			found, beside := w.python(c.what, true)
 			if found != c.found {
-				t.Errorf("with the shim:\n%swant:\n%s", found, c.found)
+				t.Errorf("wrong result: with the shim:\n%swant:\n%s", found, c.found)
 			}
 			if beside != c.beside {
 				t.Errorf("the shim says:\n%swant:\n%s", beside, c.beside)
 			}
 			if plain, _ := w.python(c.what, false); plain != found {
-				t.Errorf("without the shim:\n%swith it:\n%s", plain, found)
+				t.Errorf("wrong result: without the shim:\n%swith it:\n%s", plain, found)
 			}
 		})
 	}

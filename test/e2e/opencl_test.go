@@ -54,7 +54,7 @@ func TestOpenCL(t *testing.T) {
 		t.Fatalf("native: %s", want)
 	}
 	if got := w.must("run", "--", program, "sum"); got != want {
-		t.Errorf("with the shim:\n%s\nwithout:\n%s", got, want)
+		t.Errorf("wrong result: with the shim:\n%s\nwithout:\n%s", got, want)
 	}
 
 	// Work that the program never waits for: the watcher finds its end.

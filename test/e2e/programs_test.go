@@ -242,8 +242,11 @@ func testPrograms(t *testing.T, w *world, list []circumstance) {
 					})
 				}
 			})
-			if got.exit != want.exit || (c.exit == 0 && !slices.Equal(got.lines, want.lines)) {
+			switch {
+			case got.exit != want.exit:
 				t.Errorf("under the shim: %+v, without it: %+v; stderr: %s", got, want, p.stderr())
+			case c.exit == 0 && !slices.Equal(got.lines, want.lines):
+				t.Errorf("wrong result: under the shim: %+v, without it: %+v; stderr: %s", got, want, p.stderr())
 			}
 			warnings := strings.Count(p.stderr(), "xsched: warning: running without scheduling: ")
 			if expected := map[bool]int{true: 1}[c.native]; warnings != expected || (c.native && strings.Count(p.stderr(), "\n") != 1) {

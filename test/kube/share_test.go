@@ -106,7 +106,7 @@ func (n tenant) finish() {
 	log := n.c.Logs(n.t, "default", n.pod, "tenant")
 	at := strings.LastIndex(log, "\nS ")
 	if f := strings.Fields(log[at+1:]); at < 0 || len(f) < 4 || f[1] == "0" || f[2] != f[3] {
-		n.t.Errorf("checksum of %s: %v", n.pod, f)
+		n.t.Errorf("wrong result: checksum of %s: %v", n.pod, f)
 	}
 }
 

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -28,8 +30,25 @@ var (
 		`|(Address|Thread|Leak)Sanitizer: |: runtime error: |signal: (segmentation fault|bus error|illegal instruction|floating point exception|aborted)`)
 )
 
-// crashed finds what no delay excuses: a crash, a data race, an error that a sanitizer found.
-func crashed(text string) bool { return crashes.MatchString(timeout.ReplaceAllString(text, "")) }
+// crashed finds what no delay excuses: a crash, a data race, an error that a sanitizer found, and the
+// words with which a test reports a wrong checksum or other wrong data.
+func crashed(text string) bool {
+	return crashes.MatchString(timeout.ReplaceAllString(text, "")) || strings.Contains(text, "wrong result")
+}
+
+// remember appends a line to the list of repeated tests, which CI prints at its end.
+func remember(line string) error {
+	path := os.Getenv("XSCHED_REPEATED")
+	if path == "" {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("record a repeated test: %w", err)
+	}
+	_, err = f.WriteString(line)
+	return errors.Join(err, f.Close())
+}
 
 // judge decides about failed tests. Most tests start real processes and measure time, so a host that
 // withholds the CPUs can fail any of them. Such a failure says nothing about XSched: the test runs again,
@@ -52,7 +71,11 @@ func (h *host) judge(ctx context.Context, out io.Writer, failed []failure) error
 			if budget = h.calm(ctx, budget); ctx.Err() != nil {
 				return ctx.Err()
 			}
-			fmt.Fprintf(out, "AGAIN %s (%d of %d): %s\n", f.name, try, tries, cause)
+			line := fmt.Sprintf("AGAIN %s (%d of %d): %s\n", f.name, try, tries, cause)
+			fmt.Fprint(out, line)
+			if err := remember(line); err != nil {
+				return err
+			}
 			next, err := f.again(ctx)
 			if err == nil {
 				err = decide(next, try+1)
@@ -76,7 +99,7 @@ func (h *host) judge(ctx context.Context, out io.Writer, failed []failure) error
 func (h *host) excuse(f failure) (cause, verdict string) {
 	switch {
 	case f.crashed:
-		return "", "it crashed"
+		return "", "it crashed, or its results were wrong"
 	case f.from.IsZero():
 		return "", "it did not run"
 	case len(h.cpus) == 0:

@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +69,8 @@ func TestJudge(t *testing.T) {
 					return []failure{{"pkg.TestX", from, time.Now(), c.crash, attempt}}, nil
 				}
 				failed, _ := attempt(t.Context())
+				list := filepath.Join(t.TempDir(), "repeated")
+				t.Setenv("XSCHED_REPEATED", list)
 				var out strings.Builder
 				err := h.judge(t.Context(), &out, failed)
 				if runs != c.runs || (err == nil) != c.passes || err != nil && !strings.Contains(err.Error(), "1 tests failed: pkg.TestX") {
@@ -74,6 +78,9 @@ func TestJudge(t *testing.T) {
 				}
 				if again := strings.Count(out.String(), "AGAIN pkg.TestX"); again != c.runs-1 || strings.Contains(out.String(), "FAIL pkg.TestX") == c.passes {
 					t.Errorf("said:\n%s", out.String())
+				}
+				if kept, _ := os.ReadFile(list); strings.Count(string(kept), "AGAIN pkg.TestX") != c.runs-1 {
+					t.Errorf("%d runs, recorded:\n%s", c.runs, kept)
 				}
 			})
 		})
@@ -129,6 +136,7 @@ func TestCrashes(t *testing.T) {
 		"shim/a.c:3:4: runtime error: signed integer overflow\n":                                      true,
 		"WARNING: ThreadSanitizer: data race (pid=1)\n":                                               true,
 		"    x_test.go:9: a program with AddressSanitizer ran for 3 s, want 1 s\n":                    false,
+		"    x_test.go:7: wrong result: checksum 1, want 2\n": true,
 		"signal: killed": false,
 		"signal: segmentation fault (core dumped)": true,
 	} {

@@ -19,7 +19,7 @@ func TestMemory(t *testing.T) {
 	cmd.Env = d.environment()
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Contains(string(out), "FAIL") || strings.Count(string(out), "ok ") != 5 {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("wrong result: %v\n%s", err, out)
 	}
 	d.statsWhen("everything to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && len(s.Memory) == 0 })
 }

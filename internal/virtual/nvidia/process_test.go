@@ -244,8 +244,11 @@ func (p *program) quit(good bool) uint64 {
 	p.t.Helper()
 	p.say("quit")
 	s := p.expect("S")
-	if len(s) != 4 || (s[2] == s[3]) != good {
+	switch {
+	case len(s) != 4 || s[2] == s[3] && !good:
 		p.t.Errorf("checksums %v, want equal: %v", s, good)
+	case s[2] != s[3] && good:
+		p.t.Errorf("wrong result: checksums %v", s)
 	}
 	err := p.cmd.Wait()
 	var exit *exec.ExitError
