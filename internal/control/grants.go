@@ -44,7 +44,9 @@ type Grant struct {
 	// those of the pod.
 	Pool            string `json:"pool,omitempty"`
 	LatencyTargetUS *int64 `json:"latency_target_us,omitempty"`
-	Level           *int   `json:"level,omitempty"`
+	// Memory is the number of bytes that each program may allocate on each GPU.
+	Memory *int64 `json:"memory,omitempty"`
+	Level  *int   `json:"level,omitempty"`
 	// Group is the gang of the programs. Pods of one namespace with equal groups run together.
 	Group string `json:"group,omitempty"`
 }
@@ -66,6 +68,9 @@ func Strictest(a, b Grant) Grant {
 	}
 	if a.LatencyTargetUS != nil && (b.LatencyTargetUS == nil || *b.LatencyTargetUS > *a.LatencyTargetUS) {
 		a.LatencyTargetUS = b.LatencyTargetUS
+	}
+	if b.Memory != nil && (a.Memory == nil || *b.Memory < *a.Memory) {
+		a.Memory = b.Memory
 	}
 	a.Group = cmp.Or(a.Group, b.Group)
 	a.Devices = slices.Concat(a.Devices, b.Devices) // each claim adds GPUs
@@ -185,7 +190,7 @@ func (g *Grant) refuse(remedy, format string, args ...any) error {
 
 // Hints returns the hints of a grant.
 func (g *Grant) Hints() (model.HintChange, error) {
-	r := HintRequest{Priority: g.Priority, Utilization: g.Utilization, Level: g.Level, SLOUS: g.LatencyTargetUS}
+	r := HintRequest{Priority: g.Priority, Utilization: g.Utilization, Level: g.Level, SLOUS: g.LatencyTargetUS, Memory: g.Memory}
 	if g.Group != "" {
 		r.Gang = &g.Group
 	}

@@ -117,7 +117,7 @@ func TestGrants(t *testing.T) {
 	b.want("ok 1", "join")
 	a.want("the limit of uid 0", "raise %d", control.Self)
 
-	latency := control.Grant{ID: "claim-1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Class: "gpu-latency", Priority: new(int32(10)), Utilization: new(40)}
+	latency := control.Grant{ID: "claim-1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Class: "gpu-latency", Priority: new(int32(10)), Utilization: new(40), Memory: new(int64(40 << 30))}
 	r := d.set(t, "dra", latency)
 	if r.Added != 1 || len(r.Grants) != 1 || len(r.Grants[0].PIDs) != 1 || r.Grants[0].PIDs[0] != a.pid {
 		t.Errorf("%+v", r)
@@ -125,10 +125,10 @@ func TestGrants(t *testing.T) {
 	if r = d.set(t, "dra", latency); r.Added+r.Changed+r.Removed != 0 {
 		t.Errorf("the same again: %+v", r)
 	}
-	if p := d.process(t, a.pid); p.Priority != 10 || p.Utilization != 40 || p.Namespace != "ml" || p.Pod != "serve-0" || p.PodContainer != "" || p.Class != "gpu-latency" {
+	if p := d.process(t, a.pid); p.Priority != 10 || p.Utilization != 40 || p.Namespace != "ml" || p.Pod != "serve-0" || p.PodContainer != "" || p.Class != "gpu-latency" || p.Hints.Memory != 40<<30 {
 		t.Errorf("after the grant: %+v", p)
 	}
-	if p := d.process(t, b.pid); p.Priority != 0 || p.Pod != "" {
+	if p := d.process(t, b.pid); p.Priority != 0 || p.Pod != "" || p.Hints.Memory != 0 {
 		t.Errorf("the other pod: %+v", p)
 	}
 	t.Run("a tenant lowers itself and returns", func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestGrants(t *testing.T) {
 		_, err := d.Grants(ctx, inside, control.GrantsRequest{Source: "dra"})
 		wantError(t, err, control.ErrNotAllowed)
 		if got := texts(t, d.Control(), control.Caller{}, -1, control.JournalChange); !strings.Contains(got, "root changed the grants of dra to 1 added") ||
-			!strings.Contains(got, "1 added, 0 changed, 0 removed: +ml/serve-0 (gpu-latency priority=10 utilization=40)") ||
-			!strings.Contains(got, "ml/serve-0 (gpu-latency priority=10 utilization=40 to priority=4)") {
+			!strings.Contains(got, "1 added, 0 changed, 0 removed: +ml/serve-0 (gpu-latency priority=10 utilization=40 memory=40GiB)") ||
+			!strings.Contains(got, "ml/serve-0 (gpu-latency priority=10 utilization=40 memory=40GiB to priority=4)") {
 			t.Errorf("journal: %s", got)
 		}
 	})

@@ -53,6 +53,7 @@ type deviceRecord struct {
 	ShareID    *types.UID      `json:"share_id,omitempty"`
 	Class      string          `json:"class,omitempty"`
 	Reserved   int             `json:"reserved,omitempty"` // consumed capacity "share"
+	Memory     int64           `json:"memory,omitempty"`   // consumed capacity "memory", if the claim requests it
 	Parameters params.Resolved `json:"parameters"`
 	// Access is what a container needs for the GPU, as of the last preparation or repair.
 	Access control.DeviceAccess `json:"access,omitzero"`

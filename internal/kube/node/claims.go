@@ -41,7 +41,15 @@ func readClaim(claim *resourceapi.ResourceClaim) (claimRecord, error) {
 		if share, ok := result.ConsumedCapacity[Share]; ok {
 			d.Reserved = int(share.Value())
 		}
-		d.Class = className(claim, result.Request)
+		class, capacity := requestOf(claim, result.Request)
+		d.Class = class
+		// Without a request Kubernetes accounts for an equal part, which limits how many pods a GPU gets.
+		if capacity != nil {
+			if _, requested := capacity.Requests[Memory]; requested {
+				memory := result.ConsumedCapacity[Memory]
+				d.Memory = memory.Value()
+			}
+		}
 		var err error
 		if d.Parameters, err = resolve(devices.Config, result.Request); err != nil {
 			return r, err
@@ -62,8 +70,8 @@ func podsOf(claim *resourceapi.ResourceClaim) []podRecord {
 	return out
 }
 
-// className returns the device class of a request or subrequest.
-func className(claim *resourceapi.ResourceClaim, request string) string {
+// requestOf returns the device class of a request or subrequest, and the capacity that it requests.
+func requestOf(claim *resourceapi.ResourceClaim, request string) (class string, capacity *resourceapi.CapacityRequirements) {
 	main, sub, _ := strings.Cut(request, "/")
 	for i := range claim.Spec.Devices.Requests {
 		r := &claim.Spec.Devices.Requests[i]
@@ -71,15 +79,15 @@ func className(claim *resourceapi.ResourceClaim, request string) string {
 			continue
 		}
 		if r.Exactly != nil {
-			return r.Exactly.DeviceClassName
+			return r.Exactly.DeviceClassName, r.Exactly.Capacity
 		}
 		for j := range r.FirstAvailable {
 			if r.FirstAvailable[j].Name == sub {
-				return r.FirstAvailable[j].DeviceClassName
+				return r.FirstAvailable[j].DeviceClassName, r.FirstAvailable[j].Capacity
 			}
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // resolve finds the parameters of a request. Those of a main request hold for its subrequests.
@@ -122,6 +130,9 @@ func (d *deviceRecord) grant(id, namespace string, claim types.UID, pod podRecor
 	}
 	if share := cmp.Or(d.Reserved, d.Parameters.Share); share > 0 {
 		g.Utilization, g.Pool = &share, string(claim) // which the scheduler reserved once, for all pods of the claim
+	}
+	if d.Memory > 0 {
+		g.Memory = &d.Memory
 	}
 	if us := d.Parameters.LatencyTarget.Microseconds(); us > 0 {
 		g.LatencyTargetUS = &us

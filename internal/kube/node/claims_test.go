@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -57,6 +58,49 @@ func TestReadClaim(t *testing.T) {
 		}
 		if share != c.share {
 			t.Errorf("%s: share %d, want %d", c.name, share, c.share)
+		}
+	}
+}
+
+// TestClaimedMemory: what a claim requests limits its programs; the default part does not, and of several claims
+// of a pod the lowest counts.
+func TestClaimedMemory(t *testing.T) {
+	const gib = 1 << 30
+	claim := func(number int, requested bool, bytes int64) claimRecord {
+		c := allocated(number, []string{gpu0}, 0, class(`"priority":3`))
+		c.Status.Allocation.Devices.Results[0].ConsumedCapacity[Memory] = *resource.NewQuantity(bytes, resource.BinarySI)
+		if requested {
+			c.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{Memory: resource.MustParse("1")}}
+		}
+		r, err := readClaim(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Pods = podsOf(allocated(1, nil, 0))
+		return r
+	}
+	for name, c := range map[string]struct {
+		claims []claimRecord
+		want   int64
+	}{
+		"requested": {[]claimRecord{claim(1, true, 40*gib)}, 40 * gib},
+		"default":   {[]claimRecord{claim(1, false, 8*gib)}, 0},
+		"several":   {[]claimRecord{claim(1, true, 40*gib), claim(2, false, gib), claim(3, true, 10*gib)}, 10 * gib},
+	} {
+		state := checkpoint{Claims: map[types.UID]claimRecord{}}
+		for i, r := range c.claims {
+			state.Claims[uid(claimKind, i+1)] = r
+		}
+		all := state.grants()
+		if len(all) != 1 {
+			t.Fatalf("%s: %+v", name, all)
+		}
+		got := int64(0)
+		if all[0].Memory != nil {
+			got = *all[0].Memory
+		}
+		if got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
 }

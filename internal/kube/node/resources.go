@@ -19,7 +19,7 @@ import (
 // Capacities of a GPU that claims consume.
 const (
 	Share  resourceapi.QualifiedName = "share"  // in percent; 0 is best effort
-	Memory resourceapi.QualifiedName = "memory" // accounted by the scheduler, not enforced
+	Memory resourceapi.QualifiedName = "memory" // accounted by the scheduler; a request is a quota
 )
 
 // Taints of a GPU. New claims avoid it unless they tolerate the taint.
