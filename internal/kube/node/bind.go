@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"xsched/internal/control"
@@ -78,8 +79,11 @@ func (r *claimRecord) spec(uid string, e edits.Edits) cdi.Spec {
 	for i := range r.Devices {
 		own := e
 		own.Nodes = r.Devices[i].Access.Nodes
+		if memory := r.memory(); memory > 0 { // from the first allocation on; the grant follows when the program has joined
+			own.Env = append(slices.Clone(e.Env), "XSCHED_MEMORY="+strconv.FormatInt(memory, 10))
+		}
 		if len(r.Devices[i].Access.Variables) > 0 {
-			own.Env = slices.Clone(e.Env)
+			own.Env = slices.Clone(own.Env)
 			for _, name := range slices.Sorted(maps.Keys(variables)) {
 				own.Env = append(own.Env, name+"="+variables[name])
 			}
@@ -87,6 +91,16 @@ func (r *claimRecord) spec(uid string, e edits.Edits) cdi.Spec {
 		s.Devices = append(s.Devices, cdi.Device{Name: deviceName(uid, i), Edits: cdi.FromEdits(own)})
 	}
 	return s
+}
+
+// memory returns the least memory that the claim requests of a GPU; 0: it requests none.
+func (r *claimRecord) memory() (least int64) {
+	for i := range r.Devices {
+		if m := r.Devices[i].Memory; m > 0 && (least == 0 || m < least) {
+			least = m
+		}
+	}
+	return least
 }
 
 // joined returns the variables of several GPUs together.

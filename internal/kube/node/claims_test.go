@@ -10,6 +10,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"xsched/internal/kube/edits"
 )
 
 func TestReadClaim(t *testing.T) {
@@ -78,6 +80,9 @@ func TestClaimedMemory(t *testing.T) {
 		}
 		r.Pods = podsOf(allocated(1, nil, 0))
 		return r
+	}
+	if r := claim(1, true, 40*gib); !slices.Contains(r.spec("c", edits.Edits{}).Devices[0].Edits.Env, "XSCHED_MEMORY=42949672960") {
+		t.Errorf("the first allocation has no quota: %+v", r.spec("c", edits.Edits{}))
 	}
 	for name, c := range map[string]struct {
 		claims []claimRecord
