@@ -38,12 +38,13 @@ func (n *Node) surroundings(ctx context.Context) (surroundings, error) {
 }
 
 // accesses returns what a container needs for each GPU. A CDI device of the vendor's tools replaces the
-// rest: it has the same device files, and the vendor's libraries.
+// rest: it has the same device files, and the vendor's libraries. A divided GPU is left out: only its instances
+// run programs, and a claim has none.
 func accesses(devices []control.Device, vendors map[string]bool) map[string]control.DeviceAccess {
 	out := map[string]control.DeviceAccess{}
 	for i := range devices {
 		d := &devices[i]
-		if d.Access == nil {
+		if d.Access == nil || d.MIG {
 			continue
 		}
 		out[DeviceName(d.ID)] = control.DeviceAccess{Nodes: d.Access.Nodes, Variables: d.Access.Variables}
@@ -63,7 +64,7 @@ func (r *claimRecord) bind(gpus map[string]control.DeviceAccess) error {
 	for i := range devices {
 		access, ok := gpus[devices[i].Device]
 		if !ok {
-			return fmt.Errorf("the daemon of this node no longer lists %s; delete the pod and its claim, so that another GPU is allocated", devices[i].Device)
+			return fmt.Errorf("%s is gone, or divided into instances; delete the pod and its claim, so that another GPU is allocated", devices[i].Device)
 		}
 		devices[i].Access = access
 	}
