@@ -67,7 +67,20 @@ func inside(dir string, ctl *client.Client, what string, pid int) (string, error
 			joined = append(joined, c)
 			c.Queue(0)
 		}
+		if err == nil && pid == 2 { // also on the second GPU
+			c.Page.CreateQueue(1, 0, 2<<8)
+			c.Ring()
+		}
 		return strconv.Itoa(os.Getpid()), err
+	case "map": // as a program on the first virtual GPU that does not connect
+		fd, err := unix.MemfdCreate("vgpu:0:"+sessiontest.GPU.String()+":/", 0)
+		if err == nil {
+			err = unix.Ftruncate(fd, 4096)
+		}
+		if err == nil {
+			_, err = unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+		}
+		return "", err
 	case "list":
 		l, err := ctl.List(ctx)
 		text := ""

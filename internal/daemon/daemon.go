@@ -256,7 +256,8 @@ func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
 
 // assemble starts the guardian, the loop and the server, and makes the parts that use them.
 func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place driver.Place) error {
-	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, terms: d.terms, wake: make(chan struct{}, 1)}
+	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
+	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, wake: make(chan struct{}, 1), found: past.unmanaged}
 	d.observer = &observer{access: d.access, polls: d.health.AddCalls(pollsPart, pollsLimit, false)}
 	cfg := loop.Config{
 		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.access.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
@@ -265,7 +266,6 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
-	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
 	end, err := past.open(&d.opts)
 	if err != nil {
 		return err

@@ -19,6 +19,8 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/identity"
+	"xsched/internal/model"
+	"xsched/internal/session/sessiontest"
 )
 
 const (
@@ -269,4 +271,68 @@ func TestGrants(t *testing.T) {
 			t.Errorf("after the grant: %+v", p)
 		}
 	})
+}
+
+// TestUngrantedGPUs: two pods have a GPU each, and one of them also uses the GPU of the other. It is best effort
+// there, with and without the shim, and each case is in the journal once. The other pod keeps what it was granted.
+func TestUngrantedGPUs(t *testing.T) {
+	dir := sharedDir(t)
+	d := startGrants(t, dir)
+	clients := filepath.Join(dir, "d", control.ClientDir)
+	start := func(uid, id string) *container {
+		return startIn(t, clients, 0, syscall.CLONE_NEWNS, podSlice(uid), "cri-containerd-"+id+".scope")
+	}
+	a, b, late, bare := start(podA, idA), start(podB, idB), start(podB, idB), start(podB, idB)
+	first, second := sessiontest.GPU.String(), model.MakeDeviceID(0, 2, 0, 0).String()
+	grant := func(pod, uid, class string, priority int32, gpus ...string) control.Grant {
+		return control.Grant{ID: pod, Namespace: "ml", Pod: pod, PodUID: uid, Class: class, Priority: &priority, Utilization: new(40), Devices: gpus}
+	}
+	owner := grant("owner", podA, "gpu-batch", -10, first)
+	d.set(t, "dra", owner, grant("guest", podB, "gpu-latency", 10, second))
+	bare.want("ok", "map")
+	a.want("ok", "join")
+	b.want("ok", "join 2")
+	// hints returns priority and share of a program on a GPU.
+	hints := func(c *container, gpu string) string {
+		for _, q := range d.process(t, c.pid).Queues {
+			if q.Device == gpu {
+				return fmt.Sprint(q.Hints.Priority, " ", q.Hints.Utilization)
+			}
+		}
+		return "no queue"
+	}
+	await(t, "the queues", func() bool { return hints(a, first) != "no queue" && hints(b, second) != "no queue" })
+	for what, c := range map[string]struct{ got, want string }{
+		"the owner": {hints(a, first), "-10 40"}, "the guest on its own": {hints(b, second), "10 40"}, "the guest on the other": {hints(b, first), fmt.Sprint(model.PriorityMin, " 0")},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: priority and share %s, want %s", what, c.got, c.want)
+		}
+	}
+	faults := func() (out []string) {
+		j, err := d.ctl.Journal(ctx, control.JournalRequest{Max: control.JournalMax})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range j.Entries {
+			if e.Kind == control.JournalFault {
+				out = append(out, fmt.Sprintf("%d %s %s %s", e.PID, e.Pod, e.Device, e.Detail))
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	entry := func(pid int, text string) string { return fmt.Sprintf("%d ml/guest %s %s", pid, first, text) }
+	const managed, unmanaged = "the program uses a GPU that its pod was not granted: best effort there", "a program that is not managed uses a GPU that its pod was not granted"
+	await(t, "two entries in the journal", func() bool { return len(faults()) == 2 })
+	late.want("ok", "join 2")
+	await(t, "an entry of the next program", func() bool { return len(faults()) > 2 })
+	want := []string{entry(b.pid, managed), entry(bare.pid, unmanaged), entry(late.pid, managed)}
+	if slices.Sort(want); !slices.Equal(faults(), want) {
+		t.Errorf("journal %q, want %q", faults(), want)
+	}
+	d.set(t, "dra", owner, grant("guest", podB, "gpu-latency", 10, second, first))
+	if got := hints(b, first); got != "10 40" {
+		t.Errorf("after a grant of both GPUs: %s", got)
+	}
 }

@@ -3,6 +3,8 @@
 package daemon
 
 import (
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -31,17 +33,28 @@ func (u *ungranted) report(h *chronicle, programs []loop.ClientView) {
 	u.reported = now
 }
 
-// podWithout returns the pod of an unmanaged program that has a grant of other GPUs than this one; empty: there
-// is none.
-func (g *grants) podWithout(pid int, gpu model.DeviceID) string {
+const unmanagedText = "a program that is not managed uses a GPU that its pod was not granted"
+
+// unmanaged reports a program that is new on a GPU and not managed, if its pod has a grant of other GPUs. Nothing
+// schedules it there.
+func (h *chronicle) unmanaged(pid int, gpu model.DeviceID) {
+	g := h.terms.grants.Load()
 	if len(g.pods) == 0 {
-		return ""
+		return
 	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	defer func() { _ = unix.Close(fd) }()
 	program := identity.ProgramOf(pid)
-	pod := g.of(&loop.Identity{Program: &program})
+	peer, err := identity.OfProcess(fd)
+	who := loop.Identity{PID: pid, PIDNamespace: peer.PIDNamespace, LocalPID: peer.LocalPID, User: peer.User, Program: &program}
+	pod := g.of(&who)
 	var t loop.Terms
-	if pod.apply(&t); t.Grant.Allows(gpu) {
-		return ""
+	if pod.apply(&t); t.Grant.Allows(gpu) || identity.MeansEnd(err) {
+		return
 	}
-	return pod.name()
+	h.log.Warn(unmanagedText, "pid", pid, "pod", pod.name(), "device", gpu.String())
+	h.fault(&who, gpu.String(), 1, unmanagedText)
 }

@@ -37,8 +37,9 @@ type unmanaged struct {
 	log     *slog.Logger
 	drivers *driver.Set
 	access  *access
-	terms   *terms
 	wake    chan struct{} // requests a scan
+	// found gets each program that is new on a GPU.
+	found func(pid int, gpu model.DeviceID)
 
 	mu sync.Mutex // orders scans and departures; held while the loop answers
 	// on lists the programs by GPU, as the engine knows them.
@@ -106,14 +107,10 @@ func (u *unmanaged) scan(ctx context.Context) (took time.Duration) {
 			u.log.Info("unmanaged program on the GPU", "device", gpu.String(), "pid", now[gpu][0])
 		}
 	}
-	g := u.terms.grants.Load()
 	for gpu, pids := range now {
 		for _, pid := range pids {
-			if slices.Contains(u.on[gpu], pid) {
-				continue
-			}
-			if pod := g.podWithout(pid, gpu); pod != "" {
-				u.log.Warn("unmanaged program of a pod that was not granted the GPU", "pid", pid, "pod", pod, "device", gpu.String())
+			if !slices.Contains(u.on[gpu], pid) {
+				u.found(pid, gpu)
 			}
 		}
 	}
