@@ -203,6 +203,9 @@ func (d simulatedDaemon) Devices(context.Context) (control.Devices, error) {
 }
 
 func (simulatedDaemon) Stats(context.Context) (control.Stats, error) { return control.Stats{}, nil }
+func (simulatedDaemon) Journal(context.Context, control.JournalRequest) (control.Journal, error) {
+	return control.Journal{}, nil
+}
 
 func (simulatedDaemon) SetGrants(context.Context, control.GrantsRequest) (control.GrantsReply, error) {
 	return control.GrantsReply{}, nil

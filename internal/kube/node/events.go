@@ -21,6 +21,7 @@ const (
 	reasonClean   = "GpuTaintRemoved"
 	reasonLost    = "GpuLost"          // on a pod whose GPU is gone
 	reasonGrant   = "GrantNotHonoured" // a claim or its grant has no effect
+	reasonFault   = "GpuFault"         // on a pod: an entry of the daemon's journal
 )
 
 // maxListed bounds the names in one event.

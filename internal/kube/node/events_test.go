@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,42 @@ func TestEvents(t *testing.T) {
 	n.look(ctx, to)
 	expect("Node Warning GpuRemoved: 1 GPUs are gone: the driver no longer lists them: gpu-0000-02-00-0",
 		"Pod Warning GpuLost: gpu-0000-02-00-0 of claim claim-1 is gone; delete the pod and its claim, so that another GPU is allocated")
+}
+
+// TestFaultEvents: faults of a pod's programs in the daemon's journal are events on the pod, once each, also after the
+// daemon has restarted. What was there before the plugin started is not, and neither are other entries.
+func TestFaultEvents(t *testing.T) {
+	f, to, ctx, events := newFolders(t), &published{}, t.Context(), &notes{}
+	f.daemon.devices = twoGPUs()
+	n := newNode(t, f, apiServer(t, http.NotFound))
+	n.plugin.events = events
+	if err := n.store.prepare(ctx, records(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	enter := func(pod, kind, detail string) {
+		f.daemon.set(func() {
+			j := &f.daemon.journal
+			j.Next++
+			j.Entries = append(j.Entries, control.JournalEntry{Seq: j.Next, Kind: kind, Pod: pod, Device: "0000:02:00.0", Detail: detail})
+		})
+	}
+	enter("team/pod-1/main", control.JournalFault, "before the plugin")
+	n.look(ctx, to)
+	enter("team/pod-1/main", control.JournalFault, "not granted")
+	enter("team/pod-1", control.JournalChange, "a change")
+	enter("team/other", control.JournalFault, "of a pod without a claim")
+	enter("", control.JournalFault, "of a program on the host")
+	n.look(ctx, to)
+	n.look(ctx, to)
+	f.daemon.set(func() { f.daemon.started, f.daemon.journal = 2, control.Journal{} })
+	enter("team/pod-1", control.JournalFault, "of the next daemon")
+	n.look(ctx, to)
+	events.mu.Lock()
+	defer events.mu.Unlock()
+	want := []string{"Pod Warning GpuFault: gpu-0000-02-00-0: not granted", "Pod Warning GpuFault: gpu-0000-02-00-0: of the next daemon"}
+	if got := slices.DeleteFunc(events.lines, func(s string) bool { return !strings.Contains(s, "GpuFault") }); !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
 }
 
 // TestGrantNotHonoured: claims whose grants the daemon does not take are an event on the node, once per reason.

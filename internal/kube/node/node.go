@@ -43,6 +43,7 @@ type Daemon interface {
 	Version(ctx context.Context) (control.Version, error)
 	Devices(ctx context.Context) (control.Devices, error)
 	Stats(ctx context.Context) (control.Stats, error)
+	Journal(ctx context.Context, r control.JournalRequest) (control.Journal, error)
 	SetGrants(ctx context.Context, r control.GrantsRequest) (control.GrantsReply, error)
 }
 

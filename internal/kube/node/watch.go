@@ -50,6 +50,7 @@ type looks struct {
 	told      bool                      // that the daemon does not answer
 	places    places
 	limit     time.Duration // of what one look asks the daemon
+	journal   journal
 	spread    spread
 }
 
@@ -128,6 +129,7 @@ func (n *Node) look(ctx context.Context, to publisher) {
 		}
 		l.devices = l.places.gpus(devices.Devices, capacities{n.options.Memory, n.options.Tenants})
 		n.publish(ctx, to, tainted(l.devices, l.remember(taints(devices.Devices, &stats))))
+		n.report.faults(l.journal.read(ctx, n.daemon, version.StartedNS), n.store.known())
 	}
 }
 

@@ -33,6 +33,7 @@ type daemon struct {
 	started int64
 	devices []control.Device
 	stats   control.Stats
+	journal control.Journal
 	grants  []control.Grant
 	sets    int
 }
@@ -65,6 +66,18 @@ func (d *daemon) Devices(context.Context) (v control.Devices, err error) {
 
 func (d *daemon) Stats(context.Context) (v control.Stats, err error) {
 	err = d.answer(func() { v = d.stats })
+	return v, err
+}
+
+func (d *daemon) Journal(_ context.Context, r control.JournalRequest) (v control.Journal, err error) {
+	err = d.answer(func() {
+		v.Next = d.journal.Next
+		for _, e := range d.journal.Entries {
+			if e.Seq > r.Since {
+				v.Entries = append(v.Entries, e)
+			}
+		}
+	})
 	return v, err
 }
 
