@@ -32,23 +32,23 @@ var (
 	headers = []string{
 		sdk + "nvos.h", sdk + "nvstatuscodes.h", "src/nvidia/arch/nvalloc/unix/include/nv_escape.h",
 		sdk + "class/cl0000.h", sdk + "class/cl0080.h", sdk + "class/cl2080.h", sdk + "class/cla06c.h",
-		sdk + "ctrl/ctrl2080/ctrl2080fifo.h", sdk + "ctrl/ctrl2080/ctrl2080gpu.h", sdk + "ctrl/ctrla06c.h", sdk + "ctrl/ctrlc36f.h",
+		sdk + "ctrl/ctrlxxxx.h", sdk + "ctrl/ctrl2080/ctrl2080fb.h", sdk + "ctrl/ctrl2080/ctrl2080fifo.h", sdk + "ctrl/ctrl2080/ctrl2080gpu.h", sdk + "ctrl/ctrla06c.h", sdk + "ctrl/ctrlc36f.h",
 		"src/nvidia/inc/kernel/rmapi/control.h",
 	}
 	methods = []string{generated + "g_subdevice_nvoc.c", generated + "g_kernel_channel_group_api_nvoc.c", generated + "g_kernel_channel_nvoc.c"}
 
 	structs = []string{
 		"NVOS00_PARAMETERS", "NVOS21_PARAMETERS", "NVOS54_PARAMETERS", "NVOS64_PARAMETERS",
-		"NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "NV2080_CTRL_GPU_GET_ID_PARAMS", "NV2080_CTRL_GPU_QUERY_COMPUTE_MODE_RULES_PARAMS",
+		"NV2080_CTRL_FB_INFO", "NV2080_CTRL_FB_GET_INFO_V2_PARAMS", "NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "NV2080_CTRL_GPU_GET_ID_PARAMS", "NV2080_CTRL_GPU_QUERY_COMPUTE_MODE_RULES_PARAMS",
 		"NVA06C_CTRL_TIMESLICE_PARAMS", "NVA06C_CTRL_GET_INFO_PARAMS", "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS",
 	}
 	controls = []string{
-		"NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS", "NV2080_CTRL_CMD_GPU_GET_ID", "NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES",
+		"NV2080_CTRL_CMD_FB_GET_INFO_V2", "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS", "NV2080_CTRL_CMD_GPU_GET_ID", "NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES",
 		"NVA06C_CTRL_CMD_GET_INFO", "NVA06C_CTRL_CMD_GET_TIMESLICE", "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE", "NVA06C_CTRL_CMD_SET_TIMESLICE",
 		"NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN",
 	}
 	constants = []string{
-		"KEPLER_CHANNEL_GROUP_A", "NV01_DEVICE_0", "NV01_ROOT", "NV20_SUBDEVICE_0", "NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES",
+		"KEPLER_CHANNEL_GROUP_A", "NV01_DEVICE_0", "NV01_ROOT", "NV20_SUBDEVICE_0", "NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE", "NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES",
 		"NV_ESC_RM_ALLOC", "NV_ESC_RM_CONTROL", "NV_ESC_RM_FREE",
 	}
 	statuses = []string{

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -100,12 +99,15 @@ func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, lis
 	d = driver.Device{Driver: i.Version(), Virtual: i.Virtual, MaxLevel: model.LevelBlock}
 	for _, g := range i.system.GPUs() {
 		if gpu, err := model.ParseDeviceID(g.PCI); err == nil && gpu == id {
-			d.Name, d.Divided, listed = g.Name, slices.Contains(i.system.MIG(), g.Minor), true
+			d.Name, d.Divided, listed = g.Name, i.divided(id), true
 			d.Access = i.access(g)
 		}
 	}
 	v, probed := i.Verdict(id)
 	d.Probed, d.ComputeMode, d.Reason, d.Slices = probed, v.Compute, v.Reason, v.Slices
+	if d.MemoryBytes = v.Memory; d.Divided {
+		d.MemoryBytes = 0
+	}
 	switch stop, _, _ := i.release.Load().allowed(id); {
 	case !stop:
 		d.Probed = false // no probe has run

@@ -28,6 +28,7 @@ type Verdict struct {
 	Slices  bool   `json:"slices"` // timeslices are readable; setting needs the same right
 	Reason  string `json:"reason,omitempty"`
 	Compute string `json:"compute_mode,omitempty"` // default, exclusive, prohibited; empty: unknown
+	Memory  uint64 `json:"memory_bytes,omitempty"` // of the GPU, for programs; 0: unknown
 }
 
 // From ctrl2080gpu.h: NV2080_CTRL_GPU_COMPUTE_MODE_RULES_*.
@@ -159,7 +160,7 @@ func (d *Driver) Verdict(gpu model.DeviceID) (v Verdict, probed bool) {
 	v, probed = r.levels.verdict(gpu)
 	stop, slices, reason := r.allowed(gpu)
 	if !stop {
-		return Verdict{Slices: slices, Reason: reason, Compute: v.Compute}, true
+		return Verdict{Slices: slices, Reason: reason, Compute: v.Compute, Memory: v.Memory}, true
 	}
 	v.Slices = v.Slices && slices
 	return v, probed
@@ -251,7 +252,7 @@ func (s *Objects) judge(ctx context.Context, gpu model.DeviceID, u unit) error {
 		unlock()
 		return nil
 	}
-	v, err := s.driver.judge(ctx, u)
+	v, err := s.driver.judge(ctx, gpu, u)
 	unlock()
 	if err != nil {
 		return fmt.Errorf("probe levels of %s: %w", gpu, err)
@@ -288,7 +289,7 @@ func (s *Objects) unjudged() map[model.DeviceID]unit {
 
 // judge probes without side effects: it reads a timeslice and enables channels that already run,
 // with the request that also stops them.
-func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
+func (d *Driver) judge(ctx context.Context, gpu model.DeviceID, u unit) (Verdict, error) {
 	var v Verdict
 	ask := func(object, cmd uint32, params []byte) (bool, error) {
 		err := d.control(ctx, u.client.file, u.client.handle, object, cmd, params)
@@ -321,5 +322,6 @@ func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 	if d.control(ctx, u.client.file, u.client.handle, u.subdevice, abi.NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES, rules) == nil {
 		v.Compute = computeModes[binary.NativeEndian.Uint32(rules)]
 	}
+	v.Memory = d.memory(ctx, u, gpu)
 	return v, nil
 }

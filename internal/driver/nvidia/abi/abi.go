@@ -40,12 +40,14 @@ const (
 	NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES = 0x20800131
 	NV2080_CTRL_CMD_GPU_GET_ID                   = 0x20800142
 	NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS        = 0x2080110B
+	NV2080_CTRL_CMD_FB_GET_INFO_V2               = 0x20801303
 	NVA06C_CTRL_CMD_GPFIFO_SCHEDULE              = 0xA06C0101
 	NVA06C_CTRL_CMD_SET_TIMESLICE                = 0xA06C0103
 	NVA06C_CTRL_CMD_GET_TIMESLICE                = 0xA06C0104
 	NVA06C_CTRL_CMD_GET_INFO                     = 0xA06C0106
 	NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN = 0xC36F0108
 
+	NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE           = 0x09 // in KiB, without what RM keeps for itself
 	NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES = 64
 )
 
@@ -126,7 +128,7 @@ type (
 	}
 )
 
-// Parameters of the control commands, from ctrl2080fifo.h, ctrl2080gpu.h, ctrla06c.h and ctrlc36f.h.
+// Parameters of the control commands, from ctrl2080fb.h, ctrl2080fifo.h, ctrl2080gpu.h, ctrla06c.h and ctrlc36f.h.
 type (
 	// DisableChannels is for NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS. PRunlistPreemptEvent
 	// must be 0 for a call that waits for the effect.
@@ -172,4 +174,34 @@ type (
 		_     structs.HostLayout `rm:"NV2080_CTRL_GPU_QUERY_COMPUTE_MODE_RULES_PARAMS"`
 		Rules uint32             `rm:"rules"`
 	}
+
+	// FBInfo is an entry of NV2080_CTRL_CMD_FB_GET_INFO_V2.
+	FBInfo struct {
+		_     structs.HostLayout `rm:"NV2080_CTRL_FB_INFO"`
+		Index uint32             `rm:"index"`
+		Data  uint32             `rm:"data"`
+	}
+
+	// GetFBInfo begins the parameters of NV2080_CTRL_CMD_FB_GET_INFO_V2, with the first entry of the list.
+	// FBInfoBytes is the size of the whole.
+	GetFBInfo struct {
+		_              structs.HostLayout `rm:"NV2080_CTRL_FB_GET_INFO_V2_PARAMS"`
+		FbInfoListSize uint32             `rm:"fbInfoListSize"`
+		FbInfoList     FBInfo             `rm:"fbInfoList"`
+	}
 )
+
+// FBInfoBytes returns the size of NV2080_CTRL_FB_GET_INFO_V2_PARAMS in a driver branch from R535 on. R580 made
+// the list large enough for what follows.
+func FBInfoBytes(branch int) int {
+	entries := 0x80
+	switch {
+	case branch < 545:
+		entries = 0x36
+	case branch < 560:
+		entries = 0x37
+	case branch < 580:
+		entries = 0x39
+	}
+	return 4 + 8*entries
+}

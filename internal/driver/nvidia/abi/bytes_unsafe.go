@@ -6,7 +6,7 @@ import "unsafe"
 
 // Struct is one of the structs above.
 type Struct interface {
-	NVOS00 | NVOS21 | NVOS64 | NVOS54 | DisableChannels | Timeslice | GroupInfo | WorkSubmitToken | GPUID | ComputeModeRules
+	NVOS00 | NVOS21 | NVOS64 | NVOS54 | DisableChannels | Timeslice | GroupInfo | WorkSubmitToken | GPUID | ComputeModeRules | FBInfo | GetFBInfo
 }
 
 // Size returns the size of a struct in bytes.

@@ -113,7 +113,7 @@ func ours(t *testing.T) map[string]uint64 {
 }
 
 var goStructs = []any{
-	NVOS00{}, NVOS21{}, NVOS64{}, NVOS54{}, DisableChannels{}, Timeslice{}, GroupInfo{}, WorkSubmitToken{}, GPUID{}, ComputeModeRules{},
+	NVOS00{}, NVOS21{}, NVOS64{}, NVOS54{}, DisableChannels{}, Timeslice{}, GroupInfo{}, WorkSubmitToken{}, GPUID{}, ComputeModeRules{}, FBInfo{},
 }
 
 // layoutOf returns a Go struct's layout in the driver's names.
@@ -168,6 +168,25 @@ func TestGoMatchesEveryBranch(t *testing.T) {
 	}
 	if known < 11 {
 		t.Errorf("%d branches", known)
+	}
+}
+
+// TestFBInfo: the list of the memory's properties has a size of its own in each branch.
+func TestFBInfo(t *testing.T) {
+	name, fields := layoutOf(GetFBInfo{})
+	for branch, d := range branches(t) {
+		number, err := strconv.Atoi(branch[1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, list := d.structs[name], fields["fbInfoList"]
+		if !shared(branch) {
+			continue
+		}
+		list.Size = theirs["fbInfoList"].Size
+		if FBInfoBytes(number) != theirs[""].Size || fields["fbInfoListSize"] != theirs["fbInfoListSize"] || list != theirs["fbInfoList"] || list.Offset+list.Size != theirs[""].Size {
+			t.Errorf("%s: %d bytes here, %+v there", branch, FBInfoBytes(number), theirs)
+		}
 	}
 }
 
