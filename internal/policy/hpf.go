@@ -48,111 +48,152 @@ type hpf struct {
 	lull time.Duration
 }
 
-func (h hpf) beside() bool { return h.low >= UsefulSlice }
+// sharing is how the active low shares the device with the highest class.
+type sharing int
+
+const (
+	// notShared: the low runs only while the highs are idle.
+	notShared sharing = iota
+	// tinySlice: the low has a tiny slice, which the hardware leaves for a high by itself.
+	tinySlice
+	// batches: as tinySlice. The kernels of the highs gather on the device first.
+	batches
+	// driverSlice: the low has the driver's slice while the highs, which are launch-bound,
+	// submit, and gives way before their programs wait.
+	driverSlice
+	// usefulSlice: the low progresses next to the highs.
+	usefulSlice
+)
+
+// sharing returns how lows share the device with the highs, [high, end).
+func (h hpf) sharing(v *View, high, end int) sharing {
+	switch {
+	case h.low >= UsefulSlice:
+		return usefulSlice
+	case v.Unmanaged || h.lull > 0 || !v.allSliced(high, end):
+		return notShared
+	case v.LaunchBound.gathers() && v.gathers(high, end):
+		return batches
+	case v.CanSuspend && !v.LaunchBound.tiny() && v.allLaunchBound(high, end):
+		return driverSlice
+	}
+	return tinySlice
+}
+
+// concurrent reports that the low progresses while a high works.
+func (s sharing) concurrent() bool { return s == driverSlice || s == usefulSlice }
 
 func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Time) {
-	n := len(v.Queues)
-	high := v.next(0, n, admitted)
-	if high < 0 {
-		state.paused = true
+	c := contest{View: v, now: now, hold: max(h.lull, v.Knobs.Hold), turn: *state, high: v.next(0, len(v.Queues), admitted)}
+	state.paused = true // unless this plan gives a turn
+	if c.high < 0 {
 		return v.all(model.Verdict{}), model.Never
 	}
-	highEnd := v.classEnd(high)
-	t := *state
-	state.paused = true // unless this plan gives a turn
-	low := v.next(highEnd, n, admitted)
-	if low < 0 {
-		return v.all(model.Verdict{Run: true, Slice: onlyClassSlice(v, high, highEnd)}), model.Never
+	c.end = v.classEnd(c.high)
+	if c.low = v.next(c.end, len(v.Queues), admitted); c.low < 0 {
+		return v.all(model.Verdict{Run: true, Slice: onlyClassSlice(v, c.high, c.end)}), model.Never
 	}
-	state.rhythm.follow(v.lastRequest(high, highEnd))
-	t.rhythm = state.rhythm
-
-	highs := model.Verdict{Run: true, Slice: h.high}
-	if v.Unmanaged || v.several(high, highEnd, 1, ready) {
-		highs.Slice = min(h.high, v.Knobs.PeerSlice) // else the second waits for all the work of the first
+	state.rhythm.follow(v.lastRequest(c.high, c.end))
+	c.turn.rhythm = state.rhythm
+	c.sharing = h.sharing(v, c.high, c.end)
+	stop, stopWake := false, model.Never
+	if c.sharing == driverSlice {
+		stop, stopWake = v.stopForAny(now, c.high, c.end)
 	}
-	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && v.allSliced(high, highEnd)
-	beside, stopWake := h.beside(), model.Never
-	stopNow := false // lows give way to a launch-bound high
-	gather := v.LaunchBound.gathers() && sliced && !beside && v.gathers(high, highEnd)
-	if gather {
-		// The hardware changes to a complete batch by itself.
-	} else if sliced && !beside && v.CanSuspend && !v.LaunchBound.tiny() && v.allLaunchBound(high, highEnd) {
-		beside = true
-		stopNow, stopWake = v.stopForAny(now, high, highEnd)
-		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
-	}
-	// Suspended lows already have their slice, so that a turn sets none.
-	lows := model.Verdict{Limit: true}
-	switch {
-	case beside && !h.beside():
-		lows.Slice = v.besideSlice(stopNow)
-	case sliced:
-		lows.Slice = h.low
-	}
-	if !v.CanSuspend {
-		lows.Run = true
-		if v.several(low, n, 1, admitted) {
-			lows.Slice = 0 // several that cannot take turns: slices that still progress
-			highs.Slice = min(highs.Slice, v.Knobs.ShareMax)
-		}
-	}
+	highs, lows := h.verdicts(&c, stop)
 	plan := v.all(lows)
-	fill(plan[:highEnd], highs)
-	for i := high; gather && i < highEnd; i++ {
+	fill(plan[:c.end], highs)
+	for i := c.high; c.sharing == batches && i < c.end; i++ {
 		plan[i].Gather = v.Queues[i].Feeding.Burst
 	}
-	if !v.CanSuspend {
+	if !v.CanSuspend || stop && !v.LaunchBound.tinyStop() {
 		return plan, stopWake
 	}
-	if stopNow && !v.LaunchBound.tinyStop() {
-		return plan, stopWake
+	active, wake := c.active()
+	if active < 0 {
+		return plan, wake
 	}
+	*state = c.turn
+	lows.Run = true
+	plan[active] = lows
+	return plan, min(wake, stopWake)
+}
 
-	if sliced && !beside && !gather {
-		if until := v.chained(now, high, highEnd); until > now {
-			return plan, until
+// verdicts returns those of the highs and of the lows, of which the active one runs. Suspended lows
+// already have their slice, so that a turn sets none. stop: lows give way to a launch-bound high.
+func (h hpf) verdicts(c *contest, stop bool) (highs, lows model.Verdict) {
+	highs, lows = model.Verdict{Run: true, Slice: h.high}, model.Verdict{Limit: true, Slice: h.low}
+	if c.Unmanaged || c.several(c.high, c.end, 1, ready) {
+		highs.Slice = min(h.high, c.Knobs.PeerSlice) // else the second waits for all the work of the first
+	}
+	switch c.sharing {
+	case notShared:
+		lows.Slice = 0
+	case driverSlice:
+		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
+		lows.Slice = c.besideSlice(stop)
+	}
+	if !c.CanSuspend {
+		lows.Run = true
+		if c.several(c.low, len(c.Queues), 1, admitted) {
+			lows.Slice = 0 // several that cannot take turns: slices that still progress
+			highs.Slice = min(highs.Slice, c.Knobs.ShareMax)
 		}
 	}
+	return highs, lows
+}
 
-	// While a high works, only a low that the hardware leaves by itself may run.
-	cur := v.running(low)
-	from, free := ready, highFreeAt(now, v, high, highEnd, max(h.lull, v.Knobs.Hold))
-	if beside || free != model.Never && cur >= 0 && !(sliced && v.Queues[cur].Slices) {
-		free = now // a low that must not run beside the high runs already
+// contest is one choice of the active low.
+type contest struct {
+	*View
+	now       model.Time
+	hold      time.Duration // how long highs count as busy after their work
+	turn      turn
+	sharing   sharing
+	high, end int // the highs
+	low       int // the first queue below them that may run
+}
+
+// active returns the low that may run and gives it the turn, -1 for none, and when to ask again.
+func (c *contest) active() (int, model.Time) {
+	if c.sharing == tinySlice {
+		if until := c.chained(c.now, c.high, c.end); until > c.now {
+			return -1, until
+		}
 	}
-	if free > now {
-		if !sliced {
-			return plan, free
+	cur := c.running(c.low)
+	from, free := ready, c.freeAt(cur)
+	if free > c.now { // only a low that the hardware leaves by itself may run
+		if c.sharing == notShared {
+			return -1, free
 		}
 		from = readySliced
-		if best := v.next(low, n, ready); v.next(0, n, unsliced) < 0 {
+		if best := c.next(c.low, len(c.Queues), ready); c.next(0, len(c.Queues), unsliced) < 0 {
 			free = model.Never // no queue waits for the high to be idle
-		} else if best >= 0 && v.next(best, v.classEnd(best), from) < 0 {
-			return plan, free
+		} else if best >= 0 && c.next(best, c.classEnd(best), from) < 0 {
+			return -1, free
 		}
 	}
-	cut := -1
 	if cur < 0 {
-		cut = v.cutShort(t, low, from)
+		cur = c.cutShort(from)
 	}
-	active, wake := active(now, v, t, low, from, free > now, beside, cut)
-	wake = min(wake, stopWake)
-	if free > now {
-		if !v.Queues[active].Slices {
-			return plan, free
+	holder := cur
+	if cur >= 0 && free > c.now && !c.Queues[cur].Slices {
+		holder = -1
+	}
+	active, wake := c.choose(holder, from)
+	if free > c.now {
+		if !c.Queues[active].Slices {
+			return -1, free
 		}
 		wake = min(wake, free) // one without slices may have a turn then
 	}
-	if active == cur || active == cut {
-		t.resume(&v.Queues[active])
+	if active == cur {
+		c.turn.resume(&c.Queues[active])
 	} else {
-		t.begin(&v.Queues[active]) // even if it ran beside others
+		c.turn.begin(&c.Queues[active]) // even if it ran beside others
 	}
-	*state = t
-	lows.Run = true
-	plan[active] = lows
-	return plan, wake
+	return active, wake
 }
 
 func unsliced(q *Queue) bool { return q.Ready && !q.Slices }
@@ -160,63 +201,55 @@ func unsliced(q *Queue) bool { return q.Ready && !q.Slices }
 // cutShort returns the low whose turn a high ended before its quantum, if it may
 // resume; -1: none. Otherwise a high that comes at regular times could leave the
 // same low the end of every interval.
-func (v *View) cutShort(t turn, low int, from func(*Queue) bool) int {
-	i := v.find(t.queue)
-	if t.queue == (model.QueueID{}) || i < low {
+func (c *contest) cutShort(from func(*Queue) bool) int {
+	i := c.find(c.turn.queue)
+	if c.turn.queue == (model.QueueID{}) || i < c.low {
 		return -1
 	}
-	if q := &v.Queues[i]; !from(q) || q.Progressing || t.used(q) >= v.equalTurn(v.classStart(i), from) {
+	if q := &c.Queues[i]; !from(q) || q.Progressing || c.turn.used(q) >= c.equalTurn(c.classStart(i), from) {
 		return -1
 	}
 	return i
 }
 
-// active picks the one low of those in from that may run, and when to ask again.
-// With sliced, only one with slices qualifies. beside: it progresses beside a high
-// that works. cut is the queue whose turn was cut short, or -1.
-func active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sliced, beside bool, cut int) (int, model.Time) {
-	cur := v.running(low)
-	if cut >= 0 {
-		cur = cut
-	}
-	if cur >= 0 && sliced && !v.Queues[cur].Slices {
-		cur = -1
-	}
-	best := v.next(low, len(v.Queues), from)
+// choose picks one of the lows in from, and says when to ask again. cur has the turn, or had it when a high
+// ended it early; -1: none.
+func (c *contest) choose(cur int, from func(*Queue) bool) (int, model.Time) {
+	best := c.next(c.low, len(c.Queues), from)
 	switch {
 	case best < 0 && cur < 0:
-		return low, model.Never
+		return c.low, model.Never
 	case best < 0:
 		return cur, model.Never
-	case cur < 0 || v.Queues[best].Rank > v.Queues[cur].Rank:
-		return hpfTurn(now, v, from, best)
+	case cur < 0 || c.Queues[best].Rank > c.Queues[cur].Rank:
+		return hpfTurn(c.now, c.View, from, best)
 	}
-	q := &v.Queues[cur]
+	q := &c.Queues[cur]
 	if !from(q) {
-		if end := q.ChangedAt.Add(v.Knobs.Hold); now < end {
+		if end := q.ChangedAt.Add(c.Knobs.Hold); c.now < end {
 			return cur, end
 		}
-		return hpfTurn(now, v, from, best)
+		return hpfTurn(c.now, c.View, from, best)
 	}
 	// best has the rank of cur, or is cur. Is it another queue's turn?
-	end := v.classEnd(cur)
-	if !v.several(best, end, 1, from) || !beside && v.next(0, low, ready) >= 0 {
+	end := c.classEnd(cur)
+	if !c.several(best, end, 1, from) || !c.sharing.concurrent() && c.next(0, c.low, ready) >= 0 {
 		return cur, model.Never // alone, or a high works: a turn would be of no use
 	}
-	length := v.equalTurn(best, from)
-	used := t.used(q)
+	length := c.equalTurn(best, from)
+	used := c.turn.used(q)
 	if used < length {
-		return cur, now.Add(length - used)
+		return cur, c.now.Add(length - used)
 	}
-	if at := t.rhythm.changeAt(now, used-length, length); at > now {
+	if at := c.turn.rhythm.changeAt(c.now, used-length, length); at > c.now {
 		return cur, at
 	}
-	others := v.others(cur, from)
-	if best = v.next(best, end, others); best < 0 {
+	others := c.others(cur, from)
+	if best = c.next(best, end, others); best < 0 {
 		return cur, model.Never
 	}
-	i, _ := hpfTurn(now, v, others, best)
-	return i, now.Add(length)
+	i, _ := hpfTurn(c.now, c.View, others, best)
+	return i, c.now.Add(length)
 }
 
 // afterRequest is how long after the end of a request a turn may change.
@@ -291,18 +324,24 @@ func (v *View) equalTurn(first int, from func(*Queue) bool) time.Duration {
 	return max(roundTime/time.Duration(n), v.Knobs.Quantum/mostShorter)
 }
 
-// highFreeAt returns when the high class will have been idle for a hold: at most
-// now if it has, Never while it is busy.
-func highFreeAt(now model.Time, v *View, high, end int, hold time.Duration) model.Time {
-	free := now
-	for i := high; i < end; i++ {
-		q := &v.Queues[i]
+// freeAt returns when the active low may have the device: when the highs have been idle for a hold, Never
+// while one is busy. cur is the active low, or -1.
+func (c *contest) freeAt(cur int) model.Time {
+	free := c.now
+	if c.sharing.concurrent() {
+		return free
+	}
+	for i := c.high; i < c.end; i++ {
+		q := &c.Queues[i]
 		if q.Ready {
 			return model.Never
 		}
 		if q.Admitted {
-			free = max(free, q.ChangedAt.Add(hold))
+			free = max(free, q.ChangedAt.Add(c.hold))
 		}
+	}
+	if cur >= 0 && (c.sharing == notShared || !c.Queues[cur].Slices) {
+		return c.now // a low that must not run beside the high runs already
 	}
 	return free
 }
