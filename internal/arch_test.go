@@ -268,6 +268,38 @@ func TestSourceRules(t *testing.T) {
 	}
 }
 
+// longFunctions are those with more than maxFunction lines that remain to be split.
+var longFunctions = []string{
+	"internal/amdlog.Read", "internal/amdlog.Compare", "internal/bench/demo.addScenario", "internal/bench/modes.start",
+	"internal/cli.run", "internal/driver.run", "internal/top.Examine", "internal/virtual/amd.debugTrap", "internal/virtual/nvidia.construct",
+}
+
+const maxFunction = 60
+
+// TestFunctionsAreShort: a function that fits on a screen can be read as a whole.
+func TestFunctionsAreShort(t *testing.T) {
+	seen := 0
+	for _, f := range sources(t) {
+		if f.isTest() || f.isGenerated() || !strings.HasPrefix(f.path, "internal/") {
+			continue
+		}
+		for _, declaration := range f.ast.Decls {
+			function, ok := declaration.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			seen++
+			lines := 1 + strings.Count(f.text[function.Pos()-f.ast.FileStart:function.End()-f.ast.FileStart], "\n")
+			if lines > maxFunction && !slices.Contains(longFunctions, path.Dir(f.path)+"."+function.Name.Name) {
+				t.Errorf("%s: %s has %d lines, more than %d; split it", f.path, function.Name.Name, lines, maxFunction)
+			}
+		}
+	}
+	if seen < 4000 {
+		t.Errorf("found only %d functions", seen)
+	}
+}
+
 // TestDecisionsStartNoGoroutine: the race detector skips these packages (make test-race), and their
 // decisions can be replayed, because nothing in them runs concurrently.
 func TestDecisionsStartNoGoroutine(t *testing.T) {
