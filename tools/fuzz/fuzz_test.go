@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -104,4 +105,32 @@ func TestInputsReadsTheLastCount(t *testing.T) {
 	if got := inputs(out); got != 76943 {
 		t.Errorf("got %d", got)
 	}
+}
+
+var fuzzFunc = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+
+// findTargets returns "package target" of every fuzz target in the source tree.
+func findTargets(root string) ([]string, error) {
+	var out []string
+	for _, dir := range []string{"internal", "tools", "test"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			pkg, err := filepath.Rel(root, filepath.Dir(path))
+			for _, m := range fuzzFunc.FindAllSubmatch(text, -1) {
+				out = append(out, pkg+" "+string(m[1]))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }

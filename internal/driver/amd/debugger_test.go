@@ -224,14 +224,6 @@ func TestDebugTarget(t *testing.T) {
 	}
 }
 
-func TestGracePeriod(t *testing.T) {
-	for d, want := range map[time.Duration]uint32{0: 1, time.Millisecond: 255, 100 * time.Microsecond: 210, time.Microsecond: 2} {
-		if got := amd.GracePeriod(d, 2100); got != want {
-			t.Errorf("%v: %d, want %d", d, got, want)
-		}
-	}
-}
-
 func FuzzSnapshot(f *testing.F) {
 	f.Add(make([]byte, 128), 64)
 	f.Fuzz(func(t *testing.T, b []byte, stride int) {

@@ -51,14 +51,6 @@ type Ring struct {
 	SaveBytes     uint32 `json:"save_bytes"`
 }
 
-// WaitingPackets returns how many AQL packets were written but not read.
-func (r Ring) WaitingPackets() uint64 {
-	if r.WritePointer < r.ReadPointer {
-		return 0
-	}
-	return (r.WritePointer - r.ReadPointer) / packetDwords
-}
-
 const (
 	packetDwords = 16
 	mqdHeader    = 0xc0310800 // first word of a gfx9 compute descriptor

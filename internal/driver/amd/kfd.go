@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,17 +15,8 @@ import (
 // DevicePath is the driver's device node.
 const DevicePath = "/dev/kfd"
 
-// Grace periods of SUSPEND_QUEUES, in units of 1024 GPU clocks.
-const (
-	GraceDefault = 0xFFFFFFFF
-	graceMax     = 255 // the hardware field has 8 bits
-)
-
-// GracePeriod converts the time for running waves to finish, capped at the hardware's limit.
-func GracePeriod(d time.Duration, clockMHz int) uint32 {
-	units := int64(d) * int64(clockMHz) / 1000 / 1000
-	return uint32(min(max(units, 1), graceMax))
-}
+// GraceDefault is the driver's own grace period of SUSPEND_QUEUES.
+const GraceDefault = 0xFFFFFFFF
 
 // Errors of the debugger route; test with errors.Is.
 var (
@@ -72,13 +62,6 @@ func (t *trap) mask() uint64           { return binary.LittleEndian.Uint64(t[8:]
 
 func (t *trap) request() Request {
 	return Request{Code: abi.AMDKFD_IOC_DBG_TRAP, Arg: t[:], File: -1}
-}
-
-// RuntimeInfo is ENABLE's description of the target's runtime.
-type RuntimeInfo struct {
-	Debug   uint64
-	Enabled bool
-	TTMP    bool
 }
 
 // QueueSnapshot is an entry of GET_QUEUE_SNAPSHOT.

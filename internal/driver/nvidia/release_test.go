@@ -18,6 +18,15 @@ import (
 	"xsched/internal/model"
 )
 
+// knownDrivers lists the driver branches with a known ABI.
+func knownDrivers() []string {
+	var names []string
+	for _, b := range branches {
+		names = append(names, fmt.Sprintf("R%d", b))
+	}
+	return names
+}
+
 func TestGrades(t *testing.T) {
 	for version, want := range map[string]Grade{
 		"515.43.04": Unsupported, "530.30.02": Unsupported, "470.1": Unsupported, "nonsense": Unsupported,
@@ -41,16 +50,16 @@ func TestTableMatchesData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := strings.Join(KnownDrivers(), " ")
+	known := strings.Join(knownDrivers(), " ")
 	data := ""
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".txt")
 		data += name + " "
-		if name >= KnownDrivers()[0] && !strings.Contains(known, name) {
+		if name >= knownDrivers()[0] && !strings.Contains(known, name) {
 			t.Errorf("%s has data, but is not in the table", name)
 		}
 	}
-	for _, b := range KnownDrivers() {
+	for _, b := range knownDrivers() {
 		if !strings.Contains(data, b) {
 			t.Errorf("%s has no data file", b)
 		}
@@ -298,7 +307,7 @@ func versionsTable(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("| branch | grade | layouts compared |\n|---|---|---|\n")
-	for _, branch := range KnownDrivers() {
+	for _, branch := range knownDrivers() {
 		text, err := os.ReadFile("abi/testdata/" + branch + ".txt")
 		if err != nil {
 			t.Fatal(err)

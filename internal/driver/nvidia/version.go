@@ -63,15 +63,6 @@ func grade(version string) (Grade, error) {
 // knownRange names the first and the last branch.
 func knownRange() string { return fmt.Sprintf("R%d to R%d", branches[0], branches[len(branches)-1]) }
 
-// KnownDrivers lists the driver branches with a known ABI.
-func KnownDrivers() []string {
-	var names []string
-	for _, b := range branches {
-		names = append(names, fmt.Sprintf("R%d", b))
-	}
-	return names
-}
-
 var reVersion = regexp.MustCompile(`\b(\d{3,4})\.(\d+)(?:\.\d+)*\b`)
 
 // DriverVersion reads the version of the loaded kernel module.
