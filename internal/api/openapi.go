@@ -78,14 +78,12 @@ func OpenAPI() ([]byte, error) {
 // events describes the stream of events.
 func events(g schemas) object {
 	return object{
-		"summary":    "Server-sent events: a snapshot, then every change, or the state at a period",
+		"summary":    "Server-sent events: the state at a period",
 		"parameters": parameters(g, reflect.TypeFor[control.EventsRequest]()),
 		"responses": object{"200": object{
-			"description": "The data of each event is one JSON value: a List for `snapshot`, a name for `policy` and `mode`, with every_ms Devices, Journal and History, else as listed here",
+			"description": "The data of each event is one JSON value: a List for `snapshot`, Devices, Journal or History",
 			"content": object{"text/event-stream": object{"schema": object{"oneOf": []any{
-				g.of(reflect.TypeFor[control.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
-				g.of(reflect.TypeFor[PreemptionEvent]()), g.of(reflect.TypeFor[NameEvent]()),
-				g.of(reflect.TypeFor[control.Devices]()), g.of(reflect.TypeFor[control.Journal]()), g.of(reflect.TypeFor[control.History]()),
+				g.of(reflect.TypeFor[control.List]()), g.of(reflect.TypeFor[control.Devices]()), g.of(reflect.TypeFor[control.Journal]()), g.of(reflect.TypeFor[control.History]()),
 			}}}},
 		}},
 	}

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -14,14 +15,15 @@ import (
 	"xsched/internal/identity"
 )
 
-// This file serves viewers: clients of the event stream that want the whole state at a fixed period,
-// such as a dashboard. Their cost does not depend on the number of changes: one sample per period for
-// all, encoded once per user, and a pause of viewShare times as long. A viewer that reads too slowly
-// skips periods; it loses no entry of the journal.
+// This file serves viewers: clients of the event stream, such as a dashboard. Each gets the state at a
+// fixed period. The cost does not depend on the number of changes: one sample per period for all viewers,
+// encoded once per user, and a pause of viewShare times as long. A viewer that reads too slowly skips
+// periods, but misses no entry of the journal.
 const (
 	viewShare    = 25 // sampling and encoding take at most 4 % of a core
 	shortestView = 250 * time.Millisecond
 	longestView  = 10 * time.Second
+	usualView    = time.Second
 	viewBacklog  = 2 // periods that wait for a slow viewer
 	// viewPoints is the length of the history in an event. Clients read the past with GET.
 	viewPoints = 5
@@ -40,6 +42,7 @@ type viewer struct {
 }
 
 func newViewer(c control.Caller, r control.EventsRequest) (*viewer, error) {
+	r.EveryMS = cmp.Or(r.EveryMS, int(usualView.Milliseconds()))
 	v := &viewer{caller: c, period: time.Duration(r.EveryMS) * time.Millisecond, with: []string{control.PartSnapshot}, ready: make(chan [][]byte, viewBacklog), entry: r.Since}
 	if r.EveryMS < int(shortestView.Milliseconds()) || r.EveryMS > int(longestView.Milliseconds()) {
 		return nil, control.Errorf(control.ErrInvalid, "use 250 to 10000", "every_ms %d is out of range", r.EveryMS)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -115,12 +116,16 @@ func TestViewsHideCommands(t *testing.T) {
 		l.Processes[0].Owner, l.Processes[1].Owner = identity.OnHost(1000), identity.OnHost(2000)
 	})
 	f := newFeed(c)
-	for uid, want := range map[int]string{1000: "true false", 2000: "false true", 0: "true true", 3: "false false"} {
-		v := newTestViewer(t, uid, "")
+	for user, want := range map[identity.User]string{
+		identity.OnHost(1000): "true false", identity.OnHost(2000): "false true", identity.OnHost(0): "true true", identity.OnHost(3): "false false",
+		{UID: 1000, Container: "/docker/x"}: "false false", identity.Nobody: "false false",
+	} {
+		v := newTestViewer(t, 0, "")
+		v.caller.User = user
 		f.publishViews([]*viewer{v})
 		text := string((<-v.ready)[0])
 		if got := fmt.Sprint(strings.Contains(text, "serve.py"), strings.Contains(text, `"train"`)); got != want {
-			t.Errorf("uid %d sees the commands: %s, want %s", uid, got, want)
+			t.Errorf("%v sees the commands: %s, want %s", user, got, want)
 		}
 	}
 }
@@ -186,7 +191,7 @@ func TestSlowViewer(t *testing.T) {
 
 func TestViewRequests(t *testing.T) {
 	h := Handler(newStage(), as(0))
-	for _, query := range []string{"every_ms=10", "every_ms=20000", "every_ms=1000&with=all", "every_ms=1000&with=journal,journal", "with=journal", "every=1", "since=3"} {
+	for _, query := range []string{"every_ms=10", "every_ms=20000", "every_ms=1000&with=all", "every_ms=1000&with=journal,journal", "every=1"} {
 		a := httptest.NewRecorder()
 		h.ServeHTTP(a, httptest.NewRequestWithContext(t.Context(), "GET", control.Prefix+eventsPath+"?"+query, nil))
 		if a.Code != http.StatusBadRequest {
@@ -195,21 +200,18 @@ func TestViewRequests(t *testing.T) {
 	}
 }
 
-// Viewers and listeners share the places.
+func TestUsualView(t *testing.T) {
+	v, err := newViewer(control.Caller{}, control.EventsRequest{})
+	if err != nil || v.period != time.Second || !slices.Equal(v.with, []string{control.PartSnapshot}) {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 func TestViewersAreBounded(t *testing.T) {
 	f := newFeed(newStage())
-	f.mu.Lock()
-	f.running, f.showing = true, true // nobody samples
-	f.mu.Unlock()
-	defer f.stop()
+	f.showing = true // nobody samples
 	v := newTestViewer(t, 0, "")
-	for i := range maxListeners {
-		if i%2 == 0 {
-			if _, err := f.join(control.Caller{}); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
+	for range maxViewers {
 		v = newTestViewer(t, 0, "")
 		if err := f.show(v); err != nil {
 			t.Fatal(err)
@@ -222,6 +224,11 @@ func TestViewersAreBounded(t *testing.T) {
 	f.hide(v)
 	if err := f.show(newTestViewer(t, 0, "")); err != nil {
 		t.Error(err)
+	}
+	f.hide(v)
+	f.stop()
+	if err := f.show(newTestViewer(t, 0, "")); err == nil {
+		t.Error("joined after the end")
 	}
 }
 

@@ -4,15 +4,15 @@ package control
 
 // EventsRequest is the query of the event stream.
 type EventsRequest struct {
-	// EveryMS requests the state at this period, 250 to 10000, instead of each change; 0: each change.
+	// EveryMS is the period of the state, 250 to 10000; 0: 1000.
 	EveryMS int `json:"every_ms,omitempty"`
-	// With lists the events, separated by commas, with EveryMS only: Parts; empty: PartSnapshot.
+	// With lists the events, separated by commas: Parts; empty: PartSnapshot.
 	With string `json:"with,omitempty"`
 	// Since is as in JournalRequest, for PartJournal.
 	Since uint64 `json:"since,omitempty"`
 }
 
-// The events of a stream with a period.
+// The events of a stream.
 const (
 	PartSnapshot = "snapshot" // List
 	PartDevices  = "devices"  // Devices
