@@ -11,17 +11,8 @@ import (
 	"xsched/internal/screen"
 )
 
-// Fleet makes a snapshot one of several nodes. The view then names the node and the pod of each tenant,
-// and only shows.
-type Fleet struct {
-	Nodes int // that answer
-	// Node finds the node of a tenant by its session, which is unique in the snapshot.
-	Node map[uint64]string
-	// Lost has the nodes that do not answer, those with the same reason in one line.
-	Lost []string
-}
-
-func (f *Fleet) node(p *control.Process) string {
+// nodeOf returns the node of a tenant; f is nil outside a fleet.
+func nodeOf(f *control.Fleet, p *control.Process) string {
 	if f == nil {
 		return ""
 	}
@@ -38,20 +29,20 @@ func PodName(p *control.Process) string {
 
 // place tells where a tenant runs: its node in a fleet, and its pod with the container. It ends with a
 // space, unless it is empty.
-func (f *Fleet) place(p *control.Process) string {
+func place(f *control.Fleet, p *control.Process) string {
 	pod := screen.Clean(podOf(p))
 	switch {
 	case f != nil:
-		return screen.Clean(cmp.Or(f.node(p), "-")) + " " + cmp.Or(pod, "-") + " "
+		return screen.Clean(cmp.Or(nodeOf(f, p), "-")) + " " + cmp.Or(pod, "-") + " "
 	case pod != "":
 		return pod + " "
 	}
 	return ""
 }
 
-// columns returns the columns of the table. The pod replaces the user if any tenant has one, and in a
+// columnsOf returns the columns of the table. The pod replaces the user if any tenant has one, and in a
 // fleet, where the node comes first.
-func (f *Fleet) columns(rows []row) []column {
+func columnsOf(f *control.Fleet, rows []row) []column {
 	if f == nil && !slices.ContainsFunc(rows, func(r row) bool { return r.Pod != "" }) {
 		return columns
 	}
@@ -82,7 +73,7 @@ func (f *Fleet) columns(rows []row) []column {
 }
 
 // lostLines has the nodes that do not answer, at most a quarter of the screen.
-func (f *Fleet) lostLines(height int) []screen.Line {
+func lostLines(f *control.Fleet, height int) []screen.Line {
 	if f == nil {
 		return nil
 	}

@@ -131,7 +131,7 @@ func (m *Model) details(width, most int) []screen.Line {
 	lines := make([]screen.Line, 0, most)
 	if !m.gone && len(m.rows) > 0 {
 		p := m.rows[m.cursor].Process
-		lines = append(lines, screen.Text(m.shown.Fleet.place(p)+fmt.Sprintf("%d %s", p.PID, Command(p)), screen.Bold))
+		lines = append(lines, screen.Text(place(m.shown.Fleet, p)+fmt.Sprintf("%d %s", p.PID, Command(p)), screen.Bold))
 		text := ""
 		for _, part := range facts(p) {
 			switch {

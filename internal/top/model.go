@@ -58,7 +58,7 @@ type Model struct {
 	width, height int
 
 	have     bool // a snapshot arrived
-	shown    Snapshot
+	shown    control.Snapshot
 	shares   map[id][]float64
 	rows     []row // filtered and sorted
 	fetching bool
@@ -94,7 +94,7 @@ type action struct {
 // Messages to the model.
 type (
 	fetched struct {
-		snapshot Snapshot
+		snapshot control.Snapshot
 		err      error
 		finished int // actions before the request
 	}
@@ -183,7 +183,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // Take shows a snapshot, or why there is none.
-func (m *Model) Take(s Snapshot, err error) {
+func (m *Model) Take(s control.Snapshot, err error) {
 	if err != nil {
 		m.lost = oneLine(err.Error())
 		return
@@ -246,7 +246,7 @@ func (m *Model) arrange() {
 	for i := range m.shown.List.Processes {
 		p := &m.shown.List.Processes[i]
 		if m.matches(p) {
-			m.rows = append(m.rows, row{p, m.shares[idOf(p)], m.shown.Fleet.node(p)})
+			m.rows = append(m.rows, row{p, m.shares[idOf(p)], nodeOf(m.shown.Fleet, p)})
 		}
 	}
 	compare := orders[m.sort].compare
@@ -277,7 +277,7 @@ func (m *Model) matches(p *control.Process) bool {
 	if m.filter == "" {
 		return true
 	}
-	text := fmt.Sprintf("%s%d %s %s %s", m.shown.Fleet.place(p), p.PID, User(p), p.State, Command(p))
+	text := fmt.Sprintf("%s%d %s %s %s", place(m.shown.Fleet, p), p.PID, User(p), p.State, Command(p))
 	return strings.Contains(strings.ToLower(text), strings.ToLower(m.filter))
 }
 

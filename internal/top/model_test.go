@@ -27,10 +27,10 @@ var update = flag.Bool("update", false, "write the golden screens")
 type recorder struct {
 	calls   []string
 	refuses string
-	scene   func() (top.Snapshot, error)
+	scene   func() (control.Snapshot, error)
 }
 
-func (r *recorder) Fetch(context.Context) (top.Snapshot, error) { return r.scene() }
+func (r *recorder) Fetch(context.Context) (control.Snapshot, error) { return r.scene() }
 
 func (r *recorder) Policies(context.Context) (control.PolicyReply, error) {
 	return toptest.Policies(), nil
@@ -72,7 +72,7 @@ type view struct {
 func newView(t *testing.T, width, height int) *view {
 	t.Helper()
 	step := 0
-	source := &recorder{scene: func() (top.Snapshot, error) {
+	source := &recorder{scene: func() (control.Snapshot, error) {
 		step++
 		return toptest.Scene(step), nil
 	}}
@@ -167,7 +167,7 @@ func TestScreens(t *testing.T) {
 		{"refused-narrow", 40, 24, func(v *view) { v.source.refuses = "suspend"; v.keys("s"); v.run() }},
 		{"paused", 80, 24, func(v *view) { v.keys("space", "o", "O") }},
 		{"lost", 80, 24, func(v *view) {
-			v.Take(top.Snapshot{}, errors.New("no daemon at /run/xsched/control.sock; start one with `xsched serve`"))
+			v.Take(control.Snapshot{}, errors.New("no daemon at /run/xsched/control.sock; start one with `xsched serve`"))
 		}},
 		{"hostile", 80, 24, func(v *view) { v.Take(hostile(), nil); v.keys("down") }},
 		{"many", 80, 24, func(v *view) { v.Take(many(500), nil); v.keys("end") }},
@@ -184,7 +184,7 @@ func TestScreens(t *testing.T) {
 }
 
 // hostile has tenants that try to break the screen by their names.
-func hostile() top.Snapshot {
+func hostile() control.Snapshot {
 	s := toptest.Scene(1)
 	for i, text := range []string{
 		"\x1b[2J\x1b[31mred\x1b]0;title\a", "two\nlines\r\tand \x00 zero", "invalid \xff\xfe\xc0 bytes", "漢字漢字漢字漢字漢字漢字", "zalgo e" + strings.Repeat("\u0301", 200) + " \u202Ereversed\u202C \U0001F468\u200D\U0001F469 \uFE0F",
@@ -197,7 +197,7 @@ func hostile() top.Snapshot {
 	return s
 }
 
-func many(n int) top.Snapshot {
+func many(n int) control.Snapshot {
 	s := toptest.Scene(1)
 	s.List.Processes = nil
 	for i := range n {
@@ -340,7 +340,7 @@ func TestSelectionEnds(t *testing.T) {
 // TestRestart checks what a restart of the daemon looks like.
 func TestRestart(t *testing.T) {
 	v := newView(t, 80, 24)
-	v.Take(top.Snapshot{}, errors.New("connection refused"))
+	v.Take(control.Snapshot{}, errors.New("connection refused"))
 	if text := v.text(80, 24); !strings.Contains(text, "daemon lost, retrying: connection refused") || !strings.Contains(text, "serve.py") {
 		t.Error(text)
 	}
@@ -356,7 +356,7 @@ func TestRestart(t *testing.T) {
 func TestPause(t *testing.T) {
 	v := newView(t, 80, 24)
 	asked := 0
-	v.source.scene = func() (top.Snapshot, error) { asked++; return many(3), nil }
+	v.source.scene = func() (control.Snapshot, error) { asked++; return many(3), nil }
 	v.keys("space")
 	before := v.text(80, 24)
 	v.run()

@@ -12,7 +12,7 @@ import (
 	"xsched/internal/top/toptest"
 )
 
-func inPods() top.Snapshot {
+func inPods() control.Snapshot {
 	s := toptest.Scene(8)
 	for i, name := range []string{"serve-0", "train-0", "render-7"} {
 		p := &s.List.Processes[i]

@@ -98,7 +98,7 @@ func (p *pty) await(t *testing.T, text string) {
 // broken is a daemon whose replies make the view panic.
 type broken struct{ top.Source }
 
-func (b broken) Fetch(context.Context) (top.Snapshot, error) { return toptest.Scene(1), nil }
+func (b broken) Fetch(context.Context) (control.Snapshot, error) { return toptest.Scene(1), nil }
 
 func (b broken) Policies(context.Context) (control.PolicyReply, error) { panic("a bug") }
 

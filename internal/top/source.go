@@ -14,23 +14,9 @@ import (
 	"xsched/internal/control/client"
 )
 
-// Snapshot is what the view shows at one moment.
-type Snapshot struct {
-	TimeNS  int64            `json:"time_unix_ns"`
-	Daemon  control.Version  `json:"daemon"`
-	List    control.List     `json:"list"`
-	Devices []control.Device `json:"devices"`
-
-	// Fleet is set if the snapshot is of several nodes.
-	Fleet *Fleet `json:"-"`
-}
-
-// Time returns the time of the snapshot.
-func (s *Snapshot) Time() time.Time { return time.Unix(0, s.TimeNS) }
-
 // Source is the daemon as the view needs it.
 type Source interface {
-	Fetch(ctx context.Context) (Snapshot, error)
+	Fetch(ctx context.Context) (control.Snapshot, error)
 	Policies(ctx context.Context) (control.PolicyReply, error)
 
 	// The actions return one line for the user.
@@ -74,7 +60,7 @@ func (d *Daemon) connection(ctx context.Context) (*client.Client, error) {
 }
 
 // Fetch reads one snapshot.
-func (d *Daemon) Fetch(ctx context.Context) (Snapshot, error) {
+func (d *Daemon) Fetch(ctx context.Context) (control.Snapshot, error) {
 	s, err := d.fetch(ctx)
 	if err != nil {
 		d.Close()
@@ -82,7 +68,7 @@ func (d *Daemon) Fetch(ctx context.Context) (Snapshot, error) {
 	return s, err
 }
 
-func (d *Daemon) fetch(ctx context.Context) (s Snapshot, err error) {
+func (d *Daemon) fetch(ctx context.Context) (s control.Snapshot, err error) {
 	c, err := d.connection(ctx)
 	if err != nil {
 		return s, err

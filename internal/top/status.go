@@ -63,7 +63,7 @@ func Dead(part string) Status {
 }
 
 // Examine summarises a snapshot. version is that of the caller.
-func Examine(s *Snapshot, stats *control.Stats, version string) Status {
+func Examine(s *control.Snapshot, stats *control.Stats, version string) Status {
 	out := Status{
 		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, ModeLevel: s.List.ModeLevel, Devices: s.Devices, Programs: map[string]int{},
 		Worst: worst(s.List.Processes), Problems: []Problem{}, Notes: []string{},

@@ -107,7 +107,7 @@ func (m *Model) gpus(width, height int) []screen.Line {
 		all = slices.DeleteFunc(slices.Clone(all), func(d control.Device) bool { return d.Processes == 0 && d.Others == 0 && d.Utilization == 0 })
 		idle = len(m.shown.Devices) - len(all)
 	}
-	lines := m.shown.Fleet.lostLines(height)
+	lines := lostLines(m.shown.Fleet, height)
 	most := len(all)
 	if height > 0 {
 		most = min(most, max(height/3-1-len(lines)-min(idle, 1), 0))
@@ -200,7 +200,7 @@ func (m *Model) table(width, most int, cursored bool) []screen.Line {
 	for _, r := range m.rows {
 		highest, history = max(highest, r.PID), history || len(r.shares) > 1
 	}
-	shown := fitting(m.shown.Fleet.columns(m.rows), width, len(strconv.Itoa(highest)), history)
+	shown := fitting(columnsOf(m.shown.Fleet, m.rows), width, len(strconv.Itoa(highest)), history)
 	var titles screen.Line
 	for _, c := range shown {
 		titles = append(titles, screen.Span{Text: screen.Pad(c.title, c.width, c.right) + " ", Style: screen.Faint})

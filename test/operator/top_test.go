@@ -20,8 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/control"
+
 	"xsched/internal/screen"
-	"xsched/internal/top"
 )
 
 var update = flag.Bool("update", false, "write the golden screens")
@@ -285,7 +286,7 @@ func TestLongStatus(t *testing.T) {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	out, err = d.command("top", "--once", "--json").Output()
-	var s top.Snapshot
+	var s control.Snapshot
 	if err != nil || json.Unmarshal(out, &s) != nil || len(s.List.Processes) != 1 || s.List.Processes[0].PID != load.pid() || len(s.Devices) == 0 {
 		t.Errorf("top --once --json: %v\n%s", err, out)
 	}

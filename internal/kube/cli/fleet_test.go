@@ -28,7 +28,7 @@ import (
 // command line, which must not control the terminal.
 func TestFleetTable(t *testing.T) {
 	fleet := fleetview.Fleet{Nodes: []fleetview.Node{
-		{Name: "a", Snapshot: &top.Snapshot{List: control.List{Processes: []control.Process{{
+		{Name: "a", Snapshot: &control.Snapshot{List: control.List{Processes: []control.Process{{
 			PID: 7, Namespace: "red", Pod: "web", PodContainer: "main", Class: "gpu-latency", State: control.StateRunning,
 			Priority: 10, GPUShare: 0.25, Command: "evil\x1b[2J\nname",
 		}, {PID: 8}}}}},
@@ -67,7 +67,7 @@ func TestFleetUsage(t *testing.T) {
 		}
 		return p
 	}
-	fleet := fleetview.Fleet{Nodes: []fleetview.Node{{Name: "a", Snapshot: &top.Snapshot{List: control.List{Processes: []control.Process{
+	fleet := fleetview.Fleet{Nodes: []fleetview.Node{{Name: "a", Snapshot: &control.Snapshot{List: control.List{Processes: []control.Process{
 		program(1, "web", 3*time.Second, time.Second, 2500, 40), program(2, "web", time.Second, 0, 900, 80),
 		program(3, "idle", 0, 0, 0, 0), program(4, "", time.Second, 0, 0, 0),
 	}}}}}}

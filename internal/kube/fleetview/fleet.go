@@ -15,15 +15,14 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/kube/view"
-	"xsched/internal/top"
 )
 
 // Node is one node's daemon: its last snapshot, or why there is none.
 type Node struct {
-	Name     string        `json:"node"`
-	Pod      string        `json:"pod,omitempty"` // of the daemon
-	Error    string        `json:"error,omitempty"`
-	Snapshot *top.Snapshot `json:"snapshot,omitempty"`
+	Name     string            `json:"node"`
+	Pod      string            `json:"pod,omitempty"` // of the daemon
+	Error    string            `json:"error,omitempty"`
+	Snapshot *control.Snapshot `json:"snapshot,omitempty"`
 }
 
 // Fleet has all nodes, by name.
@@ -96,9 +95,9 @@ func (f *Fleet) Errors() []Node {
 
 // Merged returns the fleet as one snapshot for the view of a single daemon. GPUs and tenants carry the
 // name of their node. PIDs and sessions repeat among nodes, so a tenant gets a session of its own.
-func (f *Fleet) Merged() top.Snapshot {
-	fleet := &top.Fleet{Node: map[uint64]string{}}
-	out := top.Snapshot{TimeNS: f.TimeNS, List: control.List{Processes: []control.Process{}}, Fleet: fleet}
+func (f *Fleet) Merged() control.Snapshot {
+	fleet := &control.Fleet{Node: map[uint64]string{}}
+	out := control.Snapshot{TimeNS: f.TimeNS, List: control.List{Processes: []control.Process{}}, Fleet: fleet}
 	var lost Remarks
 	for _, n := range f.Nodes {
 		s := n.Snapshot
@@ -153,9 +152,9 @@ func session(node string, pid int, session uint64) uint64 {
 const maxLine = 16 << 20
 
 // parse reads a snapshot, or why a stream has none.
-func parse(line []byte) (*top.Snapshot, error) {
+func parse(line []byte) (*control.Snapshot, error) {
 	var s struct {
-		top.Snapshot
+		control.Snapshot
 		view.Failure
 	}
 	if err := json.Unmarshal(line, &s); err != nil {

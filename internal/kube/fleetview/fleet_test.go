@@ -16,8 +16,8 @@ import (
 )
 
 // snapshot has programs given as NAMESPACE/POD, or as "" outside a pod, with PIDs from 100 on.
-func snapshot(policy string, pods ...string) *top.Snapshot {
-	s := &top.Snapshot{
+func snapshot(policy string, pods ...string) *control.Snapshot {
+	s := &control.Snapshot{
 		Daemon:  control.Version{Version: "2.0.0"},
 		List:    control.List{Policy: policy, Mode: "live"},
 		Devices: []control.Device{{ID: "0000:01:00.0", Utilization: 0.5}},

@@ -12,7 +12,6 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/kube/view"
-	"xsched/internal/top"
 )
 
 // maxStreams bounds the streams through the API server. More nodes than that are asked in turn.
@@ -170,7 +169,7 @@ func (w *Watch) askAgain(ctx context.Context, s *stream, slots chan struct{}) {
 		case <-ctx.Done():
 			return
 		}
-		var snapshot *top.Snapshot
+		var snapshot *control.Snapshot
 		answer, err := w.Daemons.ask(ctx, s.node.Pod, view.SnapshotPath)
 		<-slots
 		if err == nil {
@@ -213,7 +212,7 @@ func (w *Watch) read(ctx context.Context, s *stream, each func()) error {
 	return err
 }
 
-func (w *Watch) set(s *stream, snapshot *top.Snapshot, err error) {
+func (w *Watch) set(s *stream, snapshot *control.Snapshot, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.node.Snapshot, s.node.Error = snapshot, ""
@@ -238,10 +237,10 @@ func (w *Watch) Fleet() (Fleet, error) {
 }
 
 // Fetch returns the fleet as one snapshot.
-func (w *Watch) Fetch(context.Context) (top.Snapshot, error) {
+func (w *Watch) Fetch(context.Context) (control.Snapshot, error) {
 	fleet, err := w.Fleet()
 	if err != nil {
-		return top.Snapshot{}, err
+		return control.Snapshot{}, err
 	}
 	return fleet.Merged(), nil
 }

@@ -25,7 +25,7 @@ import (
 
 // Paths of the view. Answers are JSON, one value per line.
 const (
-	SnapshotPath = "/v1/snapshot" // top.Snapshot; a stream with ?interval=
+	SnapshotPath = "/v1/snapshot" // control.Snapshot; a stream with ?interval=
 	StatusPath   = "/v1/status"   // top.Status
 	JournalPath  = "/v1/journal"  // control.JournalEntry; ?kind= and ?since_ns= select, ?follow=true continues
 )
@@ -195,8 +195,8 @@ func (s *Server) serveSnapshot(ctx context.Context, out *stream, r *http.Request
 }
 
 // snapshot asks the daemon what `xsched top` shows.
-func (s *Server) snapshot(ctx context.Context) (top.Snapshot, error) {
-	var out top.Snapshot
+func (s *Server) snapshot(ctx context.Context) (control.Snapshot, error) {
+	var out control.Snapshot
 	var err error
 	if out.Daemon, err = s.daemon.Version(ctx); err != nil {
 		return out, err

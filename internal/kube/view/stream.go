@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"xsched/internal/top"
+	"xsched/internal/control"
 )
 
 // ShortestInterval is the least time between two snapshots. All viewers share one within it.
@@ -76,7 +76,7 @@ func (o *stream) fail(err error) {
 // snapshots reads snapshots of the daemon. Viewers that ask at about the same time get the same one, so that
 // their number costs the daemon nothing.
 type snapshots struct {
-	read func(ctx context.Context) (top.Snapshot, error)
+	read func(ctx context.Context) (control.Snapshot, error)
 
 	mu   sync.Mutex
 	at   time.Time

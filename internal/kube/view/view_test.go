@@ -330,7 +330,7 @@ func TestRevoked(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	w := newWorld(t)
 	_, text := w.ask(http.MethodGet, SnapshotPath, "viewer.1")
-	var snapshot top.Snapshot
+	var snapshot control.Snapshot
 	if err := json.Unmarshal([]byte(text), &snapshot); err != nil || snapshot.List.Policy != "HPF" || snapshot.TimeNS == 0 {
 		t.Errorf("snapshot %s, %v", text, err)
 	}

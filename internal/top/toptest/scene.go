@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"xsched/internal/control"
-	"xsched/internal/top"
 )
 
 const (
@@ -18,13 +17,13 @@ const (
 
 // Scene returns a snapshot of two GPUs with a service that is protected from two training jobs, at a
 // step of a fixed story.
-func Scene(step int) top.Snapshot {
+func Scene(step int) control.Snapshot {
 	load := 0.3 + 0.25*math.Sin(float64(step)*0.9)
 	start := time.Date(2026, 1, 5, 9, 0, 0, 0, time.UTC)
 	queue := func(device, state string, level int, by ...control.Cause) []control.Queue {
 		return []control.Queue{{Device: device, Busy: state != "idle", State: state, Level: level, PreemptedBy: by}}
 	}
-	return top.Snapshot{
+	return control.Snapshot{
 		TimeNS: start.Add(3*time.Hour + 12*time.Minute + time.Duration(step)*time.Second).UnixNano(),
 		Daemon: control.Version{Version: "2.0.0", PID: 812, Dir: "/run/xsched", Policy: "HPF", Mode: "live", StartedNS: start.UnixNano()},
 		Devices: []control.Device{
