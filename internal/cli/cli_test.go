@@ -3,8 +3,6 @@
 package cli
 
 import (
-	"bytes"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -159,16 +157,6 @@ func TestUnusedSelfTestResult(t *testing.T) {
 	writeSelfTest(&text, selfTestReport{Note: unusedResult(0, 1000)})
 	if !strings.Contains(text.String(), "note: the running daemon belongs to root") {
 		t.Error(text.String())
-	}
-}
-
-// TestLogDrivers: a daemon logs what the doctor says about its drivers.
-func TestLogDrivers(t *testing.T) {
-	var out bytes.Buffer
-	a := &app{stdout: &out, stderr: &out}
-	logDrivers(t.Context(), a, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	if text := out.String(); !strings.Contains(text, `msg="driver check" check=driver status=`) {
-		t.Error(text)
 	}
 }
 

@@ -3,10 +3,12 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +16,10 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"xsched/internal/control"
+	"xsched/internal/doctor"
 	"xsched/internal/embedded"
+	"xsched/internal/top"
 	vdevice "xsched/internal/virtual/device"
 )
 
@@ -62,6 +67,7 @@ func TestScripts(t *testing.T) {
 			"await":   await,
 
 			"enddevice": endDevice,
+			"agrees":    agrees,
 
 			"busyport": busyPort,
 			"freeport": freePort,
@@ -121,6 +127,24 @@ func await(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("%s: %v", strings.Join(args, " "), err)
 		}
 		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// agrees: status reports what the doctor calls missing, and nothing is well with it. It holds on any host.
+func agrees(ts *testscript.TestScript, _ bool, _ []string) {
+	var report doctor.Report
+	_ = ts.Exec("xsched", "doctor", "--json") // fails where something is missing
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &report))
+	err := ts.Exec("xsched", "status", "--json")
+	var status top.Status
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &status))
+	for _, c := range report.Checks {
+		if c.Status == doctor.Missing && !slices.Contains(status.Problems, control.Problem{Cause: c.Name + ": " + c.Detail, Remedy: c.Remedy}) {
+			ts.Fatalf("status lacks %+v: %+v", c, status.Problems)
+		}
+	}
+	if report.OK != status.Healthy || report.OK != (err == nil) {
+		ts.Fatalf("doctor %v, status %v (%v)", report.OK, status.Healthy, err)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/doctor"
+	"xsched/internal/driver"
 	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/logging"
@@ -123,6 +124,9 @@ func serveDaemon(ctx context.Context, a *app, o daemon.Options, gpus virtual.Opt
 		}
 		defer device.stop()
 	}
+	if !o.Virtual {
+		o.Examine = func() []driver.Check { return doctor.Drivers(doctorMachine(ctx, a)) }
+	}
 	d, err := daemon.Start(o)
 	if err != nil {
 		return err
@@ -136,9 +140,6 @@ func serveDaemon(ctx context.Context, a *app, o daemon.Options, gpus virtual.Opt
 	}
 	if ready != nil {
 		ready(d)
-	}
-	if !o.Virtual {
-		go logDrivers(ctx, a, o.Log) // a device node may block
 	}
 	manager.Ready()
 	go reloadOn(ctx, hangups, manager, d, o.Log)
@@ -226,17 +227,6 @@ func reloadOn(ctx context.Context, signals <-chan os.Signal, manager *notify.Man
 		manager.Reloading()
 		_, _ = d.Reload(ctx, control.Caller{User: identity.OnHost(os.Geteuid())}, control.ReloadRequest{})
 		manager.Ready()
-	}
-}
-
-// logDrivers logs what limits this machine's drivers, with the doctor's remedies.
-func logDrivers(ctx context.Context, a *app, log *slog.Logger) {
-	for _, c := range doctor.Drivers(doctorMachine(ctx, a)) {
-		level := slog.LevelDebug
-		if c.Status == doctor.Missing || c.Status == doctor.Limited {
-			level = slog.LevelWarn
-		}
-		log.Log(ctx, level, "driver check", "check", c.Name, "status", string(c.Status), "detail", c.Detail, "remedy", c.Remedy)
 	}
 }
 

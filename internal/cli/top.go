@@ -115,12 +115,14 @@ func statusCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the daemon, its GPUs and programs on one screen",
-		Long: `Show the daemon, policy and mode, the GPUs, the number of programs by state, the
-program that suffers most, problems and notes.
+		Long: `Show the daemon with the heartbeat of its engine and its configuration, policy
+and mode, the GPUs, the number of programs by state, the program that suffers
+most, problems and notes.
 
 The exit code is 0 without problems and 1 with problems: no daemon answers, a
-program misses its SLO, an operation on a program is stuck, or a program is not
-scheduled. Notes do not change the exit code.`,
+part of it is dead, the host has no driver or GPU that works, a program misses
+its SLO, an operation on a program is stuck, or a program is not scheduled. Notes
+do not change the exit code.`,
 		Example: `  xsched status
   xsched status --json | jq '.problems'
   xsched status >/dev/null || notify-send "XSched has problems"`,

@@ -20,6 +20,18 @@ type ConfigReply struct {
 	Rules  []ConfigRule  `json:"rules,omitempty"`
 }
 
+// ConfigState tells whether the configuration in force is the one in the file.
+type ConfigState struct {
+	File   string `json:"file,omitempty"` // empty: none
+	ReadNS int64  `json:"read_unix_ns,omitempty"`
+	// Changed: the file is another one than the daemon has read, or it is gone.
+	Changed bool `json:"changed,omitempty"`
+	// Restart are the keys whose new value takes effect at the next start.
+	Restart []string `json:"restart,omitempty"`
+	// RunTime are the keys that operators have set since the file was written.
+	RunTime []string `json:"run_time,omitempty"`
+}
+
 // ConfigValue is the value of one key.
 type ConfigValue struct {
 	Key    string `json:"key"`

@@ -10,6 +10,8 @@ type Snapshot struct {
 	Daemon  Version  `json:"daemon"`
 	List    List     `json:"list"`
 	Devices []Device `json:"devices"`
+	// Problems keep every program of the host from being scheduled.
+	Problems []Problem `json:"problems,omitempty"`
 
 	// Fleet is set if the snapshot is of several nodes.
 	Fleet *Fleet `json:"-"`

@@ -46,6 +46,8 @@ type Stats struct {
 	HeartbeatAgeNS int64     `json:"heartbeat_age_ns"`
 	// Parts of the daemon, and whether they work.
 	Parts []Part `json:"parts"`
+	// Config is the configuration in force.
+	Config ConfigState `json:"config"`
 	// QueueWait is the time until a preempted busy queue may run again.
 	QueueWait Histogram `json:"queue_wait"`
 

@@ -49,6 +49,15 @@ const DefaultSetting = "default"
 // Devices has all known GPUs.
 type Devices struct {
 	Devices []Device `json:"devices"`
+	// Problems keep every program of this host from being scheduled, for example a driver that is not
+	// loaded. Callers in a container do not get them.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// Problem is a defect that needs attention.
+type Problem struct {
+	Cause  string `json:"cause"`
+	Remedy string `json:"remedy"`
 }
 
 // Device is one GPU.

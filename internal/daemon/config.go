@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"xsched/internal/config"
@@ -209,13 +210,14 @@ func (s *settings) Reload(ctx context.Context, c control.Caller, _ control.Reloa
 
 func (s *settings) readAgain(ctx context.Context) (control.ReloadReply, error) {
 	out := control.ReloadReply{File: s.opts.ConfigFile, Changed: []string{}}
+	read := stateOfFile(s.opts.ConfigFile) // before: a change meanwhile counts as one
 	o, warnings, err := s.opts.Load()
 	if err != nil {
 		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
 	}
 	old := s.terms.configured.Load()
 	out.Warnings = warnings
-	next := &configured{number: old.number + 1, rules: o.Rules, reply: o.Config}
+	next := &configured{number: old.number + 1, rules: o.Rules, reply: o.Config, read: read}
 	next.reply.Values, out.Changed, out.Restart = merge(old.reply.Values, o.Config.Values)
 	if !slices.Equal(old.reply.Caps, next.reply.Caps) {
 		out.Changed = append(out.Changed, "caps")
@@ -313,4 +315,43 @@ func merge(old, next []control.ConfigValue) (values []control.ConfigValue, chang
 		values = append(values, v)
 	}
 	return values, append(changed, slices.Sorted(maps.Keys(before))...), restart
+}
+
+// fileState identifies a version of a file; zero: there is none.
+type fileState struct {
+	size  int64
+	inode uint64
+	mtime syscall.Timespec
+	at    time.Time // when this was found out; not compared
+}
+
+func stateOfFile(path string) fileState {
+	out := fileState{at: time.Now()}
+	var st syscall.Stat_t
+	if path != "" && syscall.Stat(path, &st) == nil {
+		out.size, out.inode, out.mtime = st.Size, st.Ino, st.Mtim
+	}
+	return out
+}
+
+func (f fileState) exists() bool { return f.inode != 0 }
+
+// configState tells whether the configuration in force is the one in the file.
+func (v *views) configState() control.ConfigState {
+	in := v.terms.configured.Load()
+	now := stateOfFile(v.opts.ConfigFile)
+	out := control.ConfigState{Changed: now.size != in.read.size || now.inode != in.read.inode || now.mtime != in.read.mtime}
+	if in.read.exists() || now.exists() {
+		out.File = v.opts.ConfigFile
+	}
+	if in.read.exists() {
+		out.ReadNS = in.read.at.UnixNano()
+	}
+	for _, value := range in.reply.Values {
+		if value.Pending != "" {
+			out.Restart = append(out.Restart, value.Key)
+		}
+	}
+	out.RunTime = slices.Sorted(maps.Keys(v.keeper.Overlay(func(key string) string { return over(in.reply.Values, key) })))
+	return out
 }

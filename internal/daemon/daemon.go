@@ -49,6 +49,7 @@ type Daemon struct {
 	keeper   *keeper.Keeper
 	terms    *terms
 	health   *health.Monitor
+	machine  *machine
 
 	unmanaged *unmanaged
 	observer  *observer
@@ -130,7 +131,7 @@ func (d *Daemon) complete() (err error) {
 // openState reads what a previous daemon kept.
 func (d *Daemon) openState() {
 	d.keeper = keeper.Open(d.opts.KeepFile, d.log)
-	d.terms.configured.Store(&configured{rules: d.opts.Rules, reply: d.opts.Config})
+	d.terms.configured.Store(&configured{rules: d.opts.Rules, reply: d.opts.Config, read: stateOfFile(d.opts.ConfigFile)})
 	d.terms.grants.Store(restoreGrants(d.keeper.Grants(), d.log))
 	d.keeper.Prune(func(key string) string { return over(d.opts.Config.Values, key) })
 }
@@ -220,6 +221,8 @@ func (d *Daemon) openDrivers() driver.Place {
 	if d.drivers.Empty() {
 		d.log.Warn("no driver: only level 1", "reason", d.drivers.Absent())
 	}
+	d.machine = &machine{log: d.log, drivers: d.drivers, examine: d.opts.Examine}
+	d.machine.refresh()
 	return place
 }
 

@@ -12,6 +12,7 @@ import (
 	"xsched/internal/budget"
 	"xsched/internal/config"
 	"xsched/internal/control"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/health"
 	"xsched/internal/loop"
@@ -70,6 +71,10 @@ type Options struct {
 	Load       func() (Options, []string, error)
 	// KeepFile keeps what operators set at run time for the next start; empty: nothing survives.
 	KeepFile string
+
+	// Examine returns what limits the drivers of this host; nil: nothing is known. A device node may block
+	// it.
+	Examine func() []driver.Check
 
 	// Version is reported by Control.Version.
 	Version string

@@ -18,6 +18,7 @@ import (
 	"xsched/internal/guardian"
 	"xsched/internal/health"
 	"xsched/internal/identity"
+	"xsched/internal/keeper"
 	"xsched/internal/logging"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -37,6 +38,8 @@ type views struct {
 	guardian *guardian.Client
 	health   *health.Monitor
 	threads  *threads
+	machine  *machine
+	keeper   *keeper.Keeper
 	users    *userNames
 
 	unmanaged *unmanaged
@@ -195,6 +198,9 @@ func (v *views) Devices(ctx context.Context, c control.Caller) (control.Devices,
 	}
 	config := v.access.loop.Config()
 	out := control.Devices{Devices: []control.Device{}}
+	if c.User.Host() {
+		out.Problems = v.machine.problems(ctx)
+	}
 	for _, id := range slices.Sorted(maps.Keys(gpus.byID)) {
 		dev, cfg := gpus.byID[id], config.On(id)
 		dev.Policy = cfg.Policy
@@ -241,6 +247,7 @@ func (v *views) Stats(_ context.Context, c control.Caller) (control.Stats, error
 	now := clock.Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
 	st.Parts = v.Parts()
+	st.Config = v.configState()
 	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,

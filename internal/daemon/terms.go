@@ -25,6 +25,7 @@ type configured struct {
 	number uint64 // increases with every reload
 	rules  config.Rules
 	reply  control.ConfigReply
+	read   fileState // of the configuration file
 }
 
 // of returns what the rules and grants give to a process.

@@ -80,7 +80,7 @@ func (d *Daemon) fetch(ctx context.Context) (s control.Snapshot, err error) {
 		return s, err
 	}
 	devices, err := c.Devices(ctx)
-	s.Devices, s.TimeNS = devices.Devices, time.Now().UnixNano()
+	s.Devices, s.Problems, s.TimeNS = devices.Devices, devices.Problems, time.Now().UnixNano()
 	return s, err
 }
 

@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -32,8 +34,15 @@ type Status struct {
 	Problems []Problem `json:"problems"`
 	Notes    []string  `json:"notes"`
 
+	Config control.ConfigState `json:"config"`
+	// HeartbeatAgeNS is the age of the engine's last heartbeat, Scheduling the class of its thread.
+	HeartbeatAgeNS int64  `json:"heartbeat_age_ns,omitempty"`
+	Scheduling     string `json:"scheduling,omitempty"`
+
+	dead bool // the daemon answers, but does not work
 	list control.List
 	up   time.Duration
+	read time.Duration // since the configuration file was read
 }
 
 // Worst is the tenant that suffers most.
@@ -46,20 +55,17 @@ type Worst struct {
 }
 
 // Problem is a defect that needs attention.
-type Problem struct {
-	Cause  string `json:"cause"`
-	Remedy string `json:"remedy"`
-}
+type Problem = control.Problem
 
 // Unreachable is the status without a daemon.
 func Unreachable(err error) Status {
 	cause, remedy, _ := strings.Cut(oneLine(err.Error()), "; ")
-	return Status{Problems: []Problem{{cause, remedy}}, Notes: []string{}}
+	return Status{Problems: []Problem{{Cause: cause, Remedy: remedy}}, Notes: []string{}}
 }
 
 // Dead is the status of a daemon that a restart helps.
 func Dead(part string) Status {
-	return Status{Problems: []Problem{{part, "restart the daemon; programs run unscheduled meanwhile"}}, Notes: []string{}}
+	return Status{Problems: []Problem{{Cause: part, Remedy: "restart the daemon; programs run unscheduled meanwhile"}}, Notes: []string{}, dead: true}
 }
 
 // Examine summarises a snapshot. version is that of the caller.
@@ -67,76 +73,135 @@ func Examine(s *control.Snapshot, stats *control.Stats, version string) Status {
 	out := Status{
 		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, ModeLevel: s.List.ModeLevel, Devices: s.Devices, Programs: map[string]int{},
 		Worst: worst(s.List.Processes), Problems: []Problem{}, Notes: []string{},
-		list: s.List, up: time.Duration(stats.UptimeNS),
+		Config: stats.Config, HeartbeatAgeNS: stats.HeartbeatAgeNS, Scheduling: stats.Scheduling,
+		list: s.List, up: time.Duration(stats.UptimeNS), read: time.Duration(s.TimeNS - stats.Config.ReadNS),
 	}
-	problem := func(remedy, format string, args ...any) {
-		out.Problems = append(out.Problems, Problem{fmt.Sprintf(format, args...), remedy})
-	}
-	note := func(format string, args ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, args...)) }
-	tenants, grouped := map[int]string{}, 0
-	for i := range s.List.Processes {
-		p := &s.List.Processes[i]
-		tenants[p.PID] = program(p)
-		out.Programs[cmp.Or(p.State, control.StateIdle)]++
-		if p.State == control.StateHeld && p.GroupHeld && !p.Held {
-			grouped++
-		}
-		if Missed(p.SLO) {
-			problem(fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID), "%s misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
-				program(p), duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
-		}
-		if cause, remedy, ok := strings.Cut(p.Impaired, "; "); ok {
-			problem(remedy, "%s: %s", program(p), cause)
-		}
-		if p.PriorityReason != "" {
-			note("%s: %s", program(p), p.PriorityReason)
-		}
-	}
-	for _, t := range stats.Targets {
-		name := cmp.Or(tenants[t.PID], fmt.Sprintf("program %d", t.PID))
-		if t.Off != "" {
-			problem("see the kernel's log for errors of the driver", "%s on %s is not scheduled: %s", name, t.Device, t.Off)
-		}
-		if t.StuckForMS > 0 {
-			problem("see `xsched list --stats` and the daemon's log", "an operation on %s on %s is stuck for %d ms", name, t.Device, t.StuckForMS)
-		}
-	}
-	for i := range stats.Parts {
-		if p := &stats.Parts[i]; p.Late {
-			problem(cmp.Or(p.Remedy, "see the daemon's log, and the disk or the reader that it waits for"), "%s", p)
-		}
-	}
-	if unknown, programs := unknownEntryPoints(s.List.Processes); unknown > 0 {
-		out.Unknown = unknown
-		note("%s looked up entry points that this release does not know (%d): their work is not accounted for; `xsched doctor -- COMMAND` names them",
-			count(programs, "program", "programs"), unknown)
-	}
-	if stats.LogDropped > 0 {
-		note("%d log lines were dropped", stats.LogDropped)
-	}
-	if stats.DeviceErrors > 0 {
-		note("%d device errors since the daemon started, see `xsched list --stats`", stats.DeviceErrors)
-	}
-	if s.List.Mode == "off" {
-		note("mode off: programs are not preempted")
-	}
+	out.host(s)
+	grouped := out.programs(s.List.Processes)
+	out.daemon(s, stats)
+	out.configuration()
 	if s.Daemon.Version != version {
-		note("the daemon has version %s, this command %s; restart the daemon after an upgrade", s.Daemon.Version, version)
+		out.note("the daemon has version %s, this command %s; restart the daemon after an upgrade", s.Daemon.Version, version)
 	}
 	for _, d := range s.Devices {
 		if d.Others > 0 {
-			note("%s: %s unmanaged; see `xsched attach --help`", d.ID, count(d.Others, "program uses it", "programs use it"))
+			out.note("%s: %s unmanaged; see `xsched attach --help`", d.ID, count(d.Others, "program uses it", "programs use it"))
 		}
 	}
 	if n := out.Programs[control.StateHeld] - grouped; n > 0 {
-		note("%s suspended by hand; see `xsched resume --help`", count(n, "program is", "programs are"))
+		out.note("%s suspended by hand; see `xsched resume --help`", count(n, "program is", "programs are"))
 	}
 	if grouped > 0 {
-		note("%s suspended with a group on all nodes; see `kubectl xsched resume --help`", count(grouped, "program is", "programs are"))
+		out.note("%s suspended with a group on all nodes; see `kubectl xsched resume --help`", count(grouped, "program is", "programs are"))
 	}
 	out.Healthy = len(out.Problems) == 0
 	return out
 }
+
+func (s *Status) problem(remedy, format string, args ...any) {
+	s.Problems = append(s.Problems, Problem{Cause: fmt.Sprintf(format, args...), Remedy: remedy})
+}
+
+func (s *Status) note(format string, args ...any) {
+	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+}
+
+// host reports drivers and GPUs. It agrees with `xsched doctor`.
+func (s *Status) host(snapshot *control.Snapshot) {
+	s.Problems = append(s.Problems, snapshot.Problems...)
+	if len(s.Problems) == 0 && len(s.Devices) == 0 {
+		s.problem("see `xsched doctor`", "the daemon knows no GPU")
+	}
+	limited := map[string]int{} // GPUs by the reason for a low level
+	for i := range s.Devices {
+		if d := &s.Devices[i]; d.MaxLevel < 3 && d.LevelReason != "" && len(s.Problems) == 0 {
+			limited[fmt.Sprintf("only level %d: %s", d.MaxLevel, d.LevelReason)]++
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(limited)) {
+		s.note("%s: %s", count(limited[why], "GPU", "GPUs"), why)
+	}
+}
+
+// programs reports those that suffer, and returns how many are suspended with a group.
+func (s *Status) programs(all []control.Process) (grouped int) {
+	for i := range all {
+		p := &all[i]
+		s.Programs[cmp.Or(p.State, control.StateIdle)]++
+		if p.State == control.StateHeld && p.GroupHeld && !p.Held {
+			grouped++
+		}
+		if Missed(p.SLO) {
+			s.problem(sloRemedy(p), "%s misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
+				program(p), duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
+		}
+		if cause, remedy, ok := strings.Cut(p.Impaired, "; "); ok {
+			s.problem(remedy, "%s: %s", program(p), cause)
+		}
+		if p.PriorityReason != "" {
+			s.note("%s: %s", program(p), p.PriorityReason)
+		}
+	}
+	return grouped
+}
+
+// daemon reports what does not work in the daemon or was lost there.
+func (s *Status) daemon(snapshot *control.Snapshot, stats *control.Stats) {
+	tenants := map[int]string{}
+	for i := range snapshot.List.Processes {
+		p := &snapshot.List.Processes[i]
+		tenants[p.PID] = program(p)
+	}
+	for _, t := range stats.Targets {
+		name := cmp.Or(tenants[t.PID], fmt.Sprintf("program %d", t.PID))
+		if t.Off != "" {
+			s.problem("see the kernel's log for errors of the driver", "%s on %s is not scheduled: %s", name, t.Device, t.Off)
+		}
+		if t.StuckForMS > 0 {
+			s.problem("see `xsched list --stats` and the daemon's log", "an operation on %s on %s is stuck for %d ms", name, t.Device, t.StuckForMS)
+		}
+	}
+	for i := range stats.Parts {
+		if p := &stats.Parts[i]; p.Late {
+			s.problem(cmp.Or(p.Remedy, "see the daemon's log, and the disk or the reader that it waits for"), "%s", p)
+		}
+	}
+	if unknown, programs := unknownEntryPoints(snapshot.List.Processes); unknown > 0 {
+		s.Unknown = unknown
+		s.note("%s looked up entry points that this release does not know (%d): their work is not accounted for; `xsched doctor -- COMMAND` names them",
+			count(programs, "program", "programs"), unknown)
+	}
+	if stats.LogDropped > 0 {
+		s.note("%d log lines were dropped", stats.LogDropped)
+	}
+	if stats.DeviceErrors > 0 {
+		s.note("%d device errors since the daemon started, see `xsched list --stats`", stats.DeviceErrors)
+	}
+}
+
+// configuration reports where the configuration in force differs from what an operator may expect.
+func (s *Status) configuration() {
+	if s.Config.Changed {
+		s.note("%s is not what the daemon has read; apply it with `sudo xsched config reload`", s.Config.File)
+	}
+	if keys := s.Config.Restart; len(keys) > 0 {
+		s.note("new values of %s take effect at the next start of the daemon", strings.Join(keys, ", "))
+	}
+	if s.Mode == "off" {
+		s.note("mode off: programs are not preempted")
+	}
+}
+
+// sloRemedy is for a program that misses its SLO. A priority helps only one that waits for others.
+func sloRemedy(p *control.Process) string {
+	if l := p.Latency; l.Certain() && l.Wait.P99US < littleWait*l.Total.P99US {
+		return fmt.Sprintf("its requests take P99 %s without waiting for others, so a higher priority does not help: shorten them, or raise the SLO", duration(l.Own.P99US))
+	}
+	return fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID)
+}
+
+// littleWait is the part of a request's time below which waiting does not matter.
+const littleWait = 0.05
 
 // unknownEntryPoints returns how many were looked up, and by how many programs.
 func unknownEntryPoints(all []control.Process) (total uint64, programs int) {
@@ -193,25 +258,26 @@ func (s *Status) Write(w io.Writer, width int) {
 	}
 	if d := s.Daemon; d != nil {
 		line("daemon", "running for %s, version %s, PID %d, user %s, in %s", duration(float64(s.up)/1e3), d.Version, d.PID, userName(d.UID), d.Dir)
+		if s.Scheduling != "" {
+			line("engine", "last heartbeat %s ago, scheduling class %s", duration(float64(s.HeartbeatAgeNS)/1e3), s.Scheduling)
+		}
+		line("config", "%s", s.configText())
 		line("policy", "%s", s.Policy)
 		line("mode", "%s", control.ModeText(s.Mode, s.ModeLevel))
+		if len(s.Devices) == 0 {
+			line("GPU", "none")
+		}
 		own := settings(&s.list)
 		for i, g := range s.Devices {
 			if i == maxStatusGPUs {
 				line("", "%s", rest(s.Devices[i:]).String())
 				break
 			}
-			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), cmp.Or(g.Name, g.Driver), g.MaxLevel, gpuNotes(&g, own[g.ID]))
+			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), hardware(&g), g.MaxLevel, gpuNotes(&g, own[g.ID]))
 		}
-		var states []string
-		total := 0
-		for _, state := range []string{control.StateRunning, control.StatePreempted, control.StateWaiting, control.StateIdle, control.StateHeld} {
-			if n := s.Programs[state]; n > 0 {
-				states = append(states, fmt.Sprintf("%d %s", n, state))
-				total += n
-			}
-		}
-		line("programs", "%s", strings.TrimSuffix(fmt.Sprintf("%d: %s", total, strings.Join(states, ", ")), ": "))
+		line("programs", "%s", s.programsText())
+	} else if s.dead {
+		line("daemon", "dead: it answers, but does not schedule")
 	} else {
 		line("daemon", "not reachable")
 	}
@@ -244,6 +310,39 @@ const (
 	maxStatusGPUs  = 8
 	maxStatusLines = 5
 )
+
+// hardware names a GPU and its driver.
+func hardware(g *control.Device) string {
+	if g.Name == "" || g.Driver == "" {
+		return cmp.Or(g.Name, g.Driver, "unknown")
+	}
+	return g.Name + ", driver " + g.Driver
+}
+
+// programsText counts the programs by state.
+func (s *Status) programsText() string {
+	var states []string
+	total := 0
+	for _, state := range []string{control.StateRunning, control.StatePreempted, control.StateWaiting, control.StateIdle, control.StateHeld} {
+		if n := s.Programs[state]; n > 0 {
+			states = append(states, fmt.Sprintf("%d %s", n, state))
+			total += n
+		}
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%d: %s", total, strings.Join(states, ", ")), ": ")
+}
+
+// configText names the file in force and the settings that differ from it.
+func (s *Status) configText() string {
+	text := cmp.Or(s.Config.File, "no file")
+	if s.Config.ReadNS != 0 {
+		text += fmt.Sprintf(", read %s ago", duration(float64(s.read)/1e3))
+	}
+	if keys := s.Config.RunTime; len(keys) > 0 {
+		text += "; set at run time: " + strings.Join(keys, ", ")
+	}
+	return text
+}
 
 func userName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {

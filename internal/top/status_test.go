@@ -22,17 +22,21 @@ func statusText(s top.Status, width int) string {
 
 func TestStatus(t *testing.T) {
 	s := toptest.Scene(8)
-	stats := control.Stats{UptimeNS: int64(3 * time.Hour), Targets: []control.TargetStats{{PID: 4890, Device: "0000:01:00.0", StuckForMS: 900}, {PID: 5120, Device: "0000:02:00.0", Off: "resume\nfailed"}}}
+	stats := control.Stats{UptimeNS: int64(3 * time.Hour), HeartbeatAgeNS: 12e6, Scheduling: "SCHED_FIFO 1", Config: control.ConfigState{
+		File: "/etc/xsched/config.yaml", ReadNS: s.TimeNS - int64(90*time.Minute), RunTime: []string{"mode", "policy"},
+	}, Targets: []control.TargetStats{{PID: 4890, Device: "0000:01:00.0", StuckForMS: 900}, {PID: 5120, Device: "0000:02:00.0", Off: "resume\nfailed"}}}
 	status := top.Examine(&s, &stats, "2.1.0")
 	if status.Healthy || status.Worst == nil || status.Worst.PID != 5001 {
 		t.Errorf("%+v", status)
 	}
 	got := statusText(status, 0)
 	want := `daemon    running for 3.0h, version 2.0.0, PID 812, user root, in /run/xsched
+engine    last heartbeat 12ms ago, scheduling class SCHED_FIFO 1
+config    /etc/xsched/config.yaml, read 90m ago; set at run time: mode, policy
 policy    HPF
 mode      live
-GPU       0000:01:00.0  97% used, Example GPU 80GB, level up to 3, 3 programs
-GPU       0000:02:00.0  41% used, Example GPU 80GB, level up to 3, 2 programs, policy CFS, 1 unmanaged
+GPU       0000:01:00.0  97% used, Example GPU 80GB, driver virtual, level up to 3, 3 programs
+GPU       0000:02:00.0  41% used, Example GPU 80GB, driver virtual, level up to 3, 2 programs, policy CFS, 1 unmanaged
 programs  6: 2 running, 1 preempted, 1 waiting, 1 idle, 1 held
 worst     5001 /opt/tools/render --scene cit… (carla) misses its SLO of 50ms, P99 61ms
 problem   program 5001 misses its SLO of 50ms: 86.0% of its requests meet it, 99% should; raise it with ` + "`xsched hint 5001 --priority N`" + `, or lower the others
@@ -61,6 +65,70 @@ func TestHealthyStatus(t *testing.T) {
 	}
 	if text := statusText(status, 0); !strings.Contains(text, "health    no problems") {
 		t.Error(text)
+	}
+}
+
+// A machine on which nothing can be scheduled is not healthy, whatever the programs do.
+func TestStatusOfTheHost(t *testing.T) {
+	why := control.Problem{Cause: "driver: no kernel module is loaded", Remedy: "load it; the virtual GPU works without"}
+	for _, c := range []struct {
+		name string
+		in   control.Snapshot
+		want []string
+	}{
+		{"no driver", control.Snapshot{Problems: []control.Problem{why}}, []string{"GPU       none", "problem   driver: no kernel module is loaded; load it; the virtual"}},
+		{"no GPU", control.Snapshot{}, []string{"problem   the daemon knows no GPU; see `xsched doctor`"}},
+	} {
+		status := top.Examine(&c.in, &control.Stats{}, "")
+		text := statusText(status, 0)
+		for _, want := range c.want {
+			if status.Healthy || len(status.Problems) != 1 || strings.Contains(text, "no problems") || !strings.Contains(text, want) {
+				t.Errorf("%s: healthy %v, no %q in\n%s", c.name, status.Healthy, want, text)
+			}
+		}
+	}
+	v := newView(t, 40, 24)
+	v.Take(control.Snapshot{Problems: []control.Problem{why}}, nil)
+	if text := v.text(40, 24); !strings.Contains(text, "problem: driver: no kernel module") || !strings.Contains(text, "\nwithout") {
+		t.Errorf("top:\n%s", text)
+	}
+}
+
+// The status tells what limits GPUs, and where the configuration in force is not the one of the file.
+func TestStatusNotes(t *testing.T) {
+	s := toptest.Scene(8)
+	s.List.Processes = nil
+	for i := range s.Devices {
+		s.Devices[i].MaxLevel, s.Devices[i].LevelReason = 1, "the driver has not passed the self-test"
+	}
+	status := top.Examine(&s, &control.Stats{Config: control.ConfigState{File: "/etc/x.yaml", Changed: true, Restart: []string{"http.address"}}}, "2.0.0")
+	for _, want := range []string{
+		"2 GPUs: only level 1: the driver has not passed the self-test",
+		"/etc/x.yaml is not what the daemon has read; apply it with `sudo xsched config reload`",
+		"new values of http.address take effect at the next start",
+	} {
+		if !strings.Contains(strings.Join(status.Notes, "\n"), want) {
+			t.Errorf("no %q in %q", want, status.Notes)
+		}
+	}
+}
+
+// A dead engine is not an unreachable daemon.
+func TestDeadStatus(t *testing.T) {
+	if text := statusText(top.Dead("engine loop: no sign of life"), 0); !strings.Contains(text, "daemon   dead") || strings.Contains(text, "not reachable") {
+		t.Error(text)
+	}
+}
+
+// A program that waits for nobody gets no advice to raise its priority.
+func TestSLORemedy(t *testing.T) {
+	s := toptest.Scene(8)
+	for wait, want := range map[float64]string{0: "a higher priority does not help", 20_000: "--priority N"} {
+		s.List.Processes[2].Latency.Wait.P99US = wait
+		status := top.Examine(&s, &control.Stats{}, "2.0.0")
+		if got := status.Problems[0].Remedy; !strings.Contains(got, want) {
+			t.Errorf("P99 of the wait %v us: %q", wait, got)
+		}
 	}
 }
 

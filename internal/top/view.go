@@ -107,7 +107,7 @@ func (m *Model) gpus(width, height int) []screen.Line {
 		all = slices.DeleteFunc(slices.Clone(all), func(d control.Device) bool { return d.Processes == 0 && d.Others == 0 && d.Utilization == 0 })
 		idle = len(m.shown.Devices) - len(all)
 	}
-	lines := lostLines(m.shown.Fleet, height)
+	lines := append(lostLines(m.shown.Fleet, height), m.problems(width, height)...)
 	most := len(all)
 	if height > 0 {
 		most = min(most, max(height/3-1-len(lines)-min(idle, 1), 0))
@@ -143,6 +143,23 @@ func (m *Model) gpus(width, height int) []screen.Line {
 	}
 	if idle > 0 && (height == 0 || len(lines) < height/3) {
 		lines = append(lines, screen.Text(fmt.Sprintf("idle GPUs: %d", idle), screen.Faint))
+	}
+	return lines
+}
+
+// problems tells why nothing can be scheduled, in at most a quarter of the screen.
+func (m *Model) problems(width, height int) (lines []screen.Line) {
+	for _, p := range m.shown.Problems {
+		text := []string{screen.Clean("problem: " + strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; "))}
+		if width > 0 {
+			text = screen.Wrap(text[0], width)
+		}
+		for _, t := range text {
+			lines = append(lines, screen.Text(t, screen.Bad))
+		}
+	}
+	if height > 0 {
+		lines = lines[:min(len(lines), max(height/4, 1))]
 	}
 	return lines
 }

@@ -205,7 +205,7 @@ func (s *Server) snapshot(ctx context.Context) (control.Snapshot, error) {
 		return out, err
 	}
 	devices, err := s.daemon.Devices(ctx)
-	out.Devices, out.TimeNS = devices.Devices, time.Now().UnixNano()
+	out.Devices, out.Problems, out.TimeNS = devices.Devices, devices.Problems, time.Now().UnixNano()
 	return out, err
 }
 

@@ -96,8 +96,10 @@ func (d *daemon) List(context.Context) (control.List, error) {
 	return control.List{Policy: "HPF"}, nil
 }
 
-func (*daemon) Devices(context.Context) (control.Devices, error) { return control.Devices{}, nil }
-func (*daemon) Stats(context.Context) (control.Stats, error)     { return control.Stats{}, nil }
+func (*daemon) Devices(context.Context) (control.Devices, error) {
+	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", MaxLevel: 3}}}, nil
+}
+func (*daemon) Stats(context.Context) (control.Stats, error) { return control.Stats{}, nil }
 
 func (*daemon) Journal(context.Context, control.JournalRequest) (control.Journal, error) {
 	return control.Journal{Entries: []control.JournalEntry{{TimeNS: 1, Kind: control.JournalJoined}, {TimeNS: 2, Kind: control.JournalFault}}}, nil
