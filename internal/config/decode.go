@@ -247,7 +247,7 @@ func (d *decoder) hints(n *yaml.Node, h *Hints) {
 func (p *Policy) fromText(text string) error {
 	found, err := policy.New(text)
 	if err != nil {
-		return fmt.Errorf("unknown policy %q; use %s", text, strings.Join(policy.Suggest(text), ", "))
+		return fmt.Errorf("unknown policy %q; %s", text, policy.Remedy(text))
 	}
 	*p = Policy(found.Name())
 	return nil

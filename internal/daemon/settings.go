@@ -97,7 +97,7 @@ func (s *settings) setPolicy(ctx context.Context, r control.PolicyRequest, gpu m
 		return err
 	})
 	if errors.Is(err, policy.ErrUnknown) {
-		return control.Errorf(control.ErrInvalid, "use one of "+strings.Join(policy.Suggest(r.Name), ", "), "unknown policy %q", r.Name)
+		return control.Errorf(control.ErrInvalid, policy.Remedy(r.Name), "unknown policy %q", r.Name)
 	}
 	return err
 }

@@ -90,6 +90,19 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
+// A typing error is corrected if it can only mean one name.
+func TestRemedy(t *testing.T) {
+	all := "use one of " + strings.Join(Names(), ", ")
+	for name, want := range map[string]string{
+		"HFP": "use HPF", "cfss": "use CFS", "mflq": "use MLFQ", "X": all, "nonsense": all, "": all, "hpf/intime": "use HPF/in-time",
+		"FPS": "use one of " + strings.Join(Names(), ", "), "UUP": "use one of PUP, UP",
+	} {
+		if got := Remedy(name); got != want {
+			t.Errorf("%q: %s, want %s", name, got, want)
+		}
+	}
+}
+
 func TestHPF(t *testing.T) {
 	late := func(q *model.Queue) { q.Got = 60 * ms }
 	for _, c := range []struct {

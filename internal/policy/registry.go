@@ -81,6 +81,53 @@ func Suggest(name string) []string {
 	return out
 }
 
+// Remedy is what to do about an unknown name: the one name that a typing error may have made it from, or
+// all.
+func Remedy(name string) string {
+	all, most := Suggest(name), max(1, len(name)/3)
+	var near []string
+	for _, known := range all {
+		switch d := typos(strings.ToLower(name), strings.ToLower(known)); {
+		case d > most:
+		case d < most || near == nil:
+			near, most = []string{known}, d
+		default:
+			near = append(near, known)
+		}
+	}
+	switch {
+	case len(near) == 1:
+		return "use " + near[0]
+	case near != nil:
+		all = near
+	}
+	return "use one of " + strings.Join(all, ", ")
+}
+
+// typos counts the typing errors between two words: letters that are missing, added, wrong, or swapped with
+// the next one.
+func typos(a, b string) int {
+	var before, last, row []int
+	for i := 0; i <= len(a); i++ {
+		before, last, row = last, row, make([]int, len(b)+1)
+		for j := range row {
+			if i == 0 || j == 0 {
+				row[j] = i + j
+				continue
+			}
+			wrong := 1
+			if a[i-1] == b[j-1] {
+				wrong = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+wrong)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}
+
 // Number returns the number of a policy, 0 for an unknown one.
 func Number(name string) int {
 	_, e := lookup(name, nil)
