@@ -161,7 +161,7 @@ func TestAttach(t *testing.T) {
 	await(t, "free after detach", func() bool { return w.account(t, pid).Stopped == 0 })
 	await(t, "forgotten", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
 	_, err = w.ctl.Attach(ctx, os.Getppid())
-	wantError(t, err, control.ErrNotFound)
+	wantError(t, err, control.ErrNotFound, "can't be attached to: the process has no CUDA context: ")
 	_, err = w.ctl.Attach(ctx, 1<<22+1)
 	wantError(t, err, control.ErrNotFound)
 }

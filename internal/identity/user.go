@@ -91,7 +91,7 @@ func (u User) String() string {
 		return "an unknown user"
 	case u.Container != "":
 		return fmt.Sprintf("uid %d in container %s", u.UID, path.Base(u.Container))
-	case u.Namespace != 0:
+	case u.Namespace != 0 && u.Namespace != unknownNamespace:
 		return fmt.Sprintf("uid %d in user namespace %d", u.UID, u.Namespace)
 	}
 	return fmt.Sprintf("uid %d", u.UID)

@@ -114,6 +114,7 @@ func TestString(t *testing.T) {
 		"an unknown user":                   Nobody,
 		"uid 0 in container docker-1.scope": {Container: "/system.slice/docker-1.scope"},
 		"uid 5 in user namespace 9":         {UID: 5, Namespace: 9},
+		"uid 0":                             {Namespace: unknownNamespace, Creator: -1},
 	} {
 		if u.String() != want {
 			t.Errorf("%q, want %q", u, want)

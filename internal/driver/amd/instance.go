@@ -161,7 +161,7 @@ func (s session) OwnSlice(model.DeviceID) int64 { return 0 }
 // Attach supervises a process that the driver lists.
 func (i *instance) Attach(_ context.Context, r driver.AttachRequest) (driver.Attached, error) {
 	if !i.Lists(r.PID) {
-		return nil, refuse(fmt.Errorf("attach to process %d: %w", r.PID, ErrNotListed))
+		return nil, refuse(ErrNotListed)
 	}
 	log := r.Log
 	if log == nil {

@@ -104,7 +104,7 @@ type Attached struct {
 func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver.Metrics) (*Attached, error) {
 	d.Refresh()
 	if why := d.untouchable(); why != "" {
-		return nil, fmt.Errorf("attach to process %d: %w: %s", pid, ErrUnsupported, why)
+		return nil, fmt.Errorf("%w: %s", ErrUnsupported, why)
 	}
 	files, found, err := d.duplicate(pid, pidfd, maxFiles)
 	if err != nil {
@@ -116,7 +116,7 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 	if err := w.clients(ctx); err != nil {
 		closeFiles(files)
 		objects.Close()
-		return nil, fmt.Errorf("attach to process %d: %w", pid, err)
+		return nil, err
 	}
 	closeFiles(files) // each client found has its own duplicate
 	gpus, err := objects.resolve(ctx, searchTime)
@@ -133,7 +133,7 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 	}
 	if len(gpus) == 0 {
 		objects.Close()
-		return nil, fmt.Errorf("attach to process %d: %w", pid, w.nothing(why))
+		return nil, w.nothing(why)
 	}
 	return &Attached{Objects: objects, GPUs: gpus, Files: found}, nil
 }
@@ -162,15 +162,15 @@ func (d *Driver) duplicate(pid, pidfd, most int) ([]*File, []Candidate, error) {
 			files, found = append(files, NewFile(fd)), append(found, c)
 		case errors.Is(err, unix.EPERM):
 			closeFiles(files)
-			return nil, nil, fmt.Errorf("attach to process %d: %w: pidfd_getfd: %w", pid, ErrNoRights, err)
+			return nil, nil, fmt.Errorf("%w: pidfd_getfd: %w", ErrNoRights, err)
 		case errors.Is(err, quarantine.ErrTime):
 			closeFiles(files)
-			return nil, nil, fmt.Errorf("attach to process %d: %w", pid, err)
+			return nil, nil, err
 		}
 		// Otherwise it is another file, or closed meanwhile.
 	}
 	if len(files) == 0 {
-		return nil, nil, fmt.Errorf("attach to process %d: %w: no control file is open", pid, ErrNoContext)
+		return nil, nil, fmt.Errorf("%w: no control file is open", ErrNoContext)
 	}
 	return files, found, nil
 }
