@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,10 +55,17 @@ may be compressed with gzip; - is standard input. Damaged lines are counted.`,
 				}
 				logs = append(logs, log)
 			}
+			var result amdlogResult = amdlog.NewReport(logs...)
 			if compare {
-				return showAMDLog(a, amdlog.Compare(logs[0], logs[1]), asJSON, html)
+				result = amdlog.Compare(logs[0], logs[1])
 			}
-			return showAMDLog(a, amdlog.NewReport(logs...), asJSON, html)
+			if err := showAMDLog(a, result, asJSON, html); err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(logs, func(l *amdlog.Log) bool { return l.Lines.Records > 0 }) {
+				return fmt.Errorf("no line of %s is a record of the HIP runtime; write a log with AMD_LOG_LEVEL=4", strings.Join(files, ", "))
+			}
+			return nil
 		},
 	}
 	f := c.Flags()

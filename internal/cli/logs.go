@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,7 @@ func (f *logFilter) takes(e *control.JournalEntry) bool {
 func logsCommand(a *app) *cobra.Command {
 	var (
 		follow, asJSON bool
-		since, user    string
+		since, of      string
 		kinds          []string
 		lines          int
 		file           string
@@ -69,7 +70,7 @@ has older changes and faults; see ` + "`xsched serve --audit`" + `.`,
 					return usagef("unknown kind %q; use %s", k, strings.Join(control.JournalKinds(), ", "))
 				}
 			}
-			f := logFilter{from, kinds, user}
+			f := logFilter{from, kinds, of}
 			write := logPrinter(a.stdout, asJSON)
 			if file != "" {
 				if follow {
@@ -85,7 +86,7 @@ has older changes and faults; see ` + "`xsched serve --audit`" + `.`,
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new entries until interrupted")
 	c.Flags().StringVar(&since, "since", "", "show entries after `TIME`: a duration like 10m, a date or a time (2026-01-31T15:04:05)")
 	c.Flags().StringSliceVar(&kinds, "kind", nil, "show only these `KINDS`, separated by commas: "+strings.Join(control.JournalKinds(), ", "))
-	c.Flags().StringVar(&user, "user", "", "show only entries of a `USER`, by name or uid: the author of a change, or the owner of the program")
+	c.Flags().StringVar(&of, "user", "", "show only entries of a `USER`, by name or uid: the author of a change, or the owner of the program")
 	c.Flags().IntVarP(&lines, "lines", "n", 200, "show at most `N` entries, the newest ones")
 	c.Flags().StringVar(&file, "file", "", "read the audit log in `FILE` instead of asking the daemon")
 	jsonLines := "print one JSON object per line"
@@ -163,8 +164,22 @@ func showLogs(ctx context.Context, daemon *client.Client, f *logFilter, lines in
 	return err
 }
 
+// checkUser refuses a name that is neither a user of this host nor in the journal: it has a typing error.
+func (f *logFilter) checkUser(all []control.JournalEntry) error {
+	if _, err := strconv.Atoi(f.user); f.user == "" || err == nil {
+		return nil
+	}
+	if _, err := user.Lookup(f.user); err == nil || slices.ContainsFunc(all, func(e control.JournalEntry) bool { return e.User == f.user }) {
+		return nil
+	}
+	return usagef("there is no user %q here; use a name or a uid, see the column USER of `xsched list`", f.user)
+}
+
 // printLast prints the newest entries that a filter takes.
 func printLast(all []control.JournalEntry, f *logFilter, lines int, write func(*control.JournalEntry) error) error {
+	if err := f.checkUser(all); err != nil {
+		return err
+	}
 	all = slices.DeleteFunc(all, func(e control.JournalEntry) bool { return !f.takes(&e) })
 	for i := max(0, len(all)-lines); i < len(all); i++ {
 		if err := write(&all[i]); err != nil {

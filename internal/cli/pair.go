@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -99,6 +100,9 @@ func (p *colocation) run(cmd *cobra.Command, _ []string) error {
 	}
 	if cmd.Flags().Changed("platform") && !p.o.Virtual {
 		return usagef("--platform applies to the virtual GPU; add --virtual")
+	}
+	if slices.Contains(p.rates, 0) || slices.Contains(p.requests, 0) {
+		return usagef("--rate and --request can't be 0; leave them out for the defaults")
 	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()

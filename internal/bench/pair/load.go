@@ -33,13 +33,21 @@ const (
 	queuesEach  = streamsEach + 2
 )
 
+// The limits of the built-in load.
+const (
+	maxRate   = 10000
+	maxQueues = 100
+)
+
 func (l *Load) defaults() error {
 	bench.Default(&l.Rate, 10)
 	bench.Default(&l.Request, 5*time.Millisecond)
 	bench.Default(&l.Kernel, 20*time.Millisecond)
 	switch {
-	case l.Rate < 0 || l.Rate > 10000 || l.Queues < 0 || l.Queues > 100:
-		return errors.New("the built-in load takes a rate of at most 10000 and at most 100 queues")
+	case !(l.Rate > 0 && l.Rate <= maxRate): // also no number
+		return fmt.Errorf("a rate of %g is out of range; use more than 0, at most %d requests per second", l.Rate, maxRate)
+	case l.Queues < 0 || l.Queues > maxQueues:
+		return fmt.Errorf("%d queues are out of range; use 1 to %d", l.Queues, maxQueues)
 	case l.Request < time.Microsecond || l.Kernel < time.Microsecond:
 		return errors.New("requests and kernels of the built-in load last at least 1us")
 	}
