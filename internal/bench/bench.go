@@ -95,11 +95,14 @@ type optionError struct{ error }
 
 func (optionError) Is(target error) bool { return target == control.ErrInvalid }
 
-// Complete returns the error of an option as one of usage. Without one, it sets exe to this program,
-// unless it is given.
-func Complete(option error, exe *string) error {
+// Complete returns the error of an option as one of usage. Without one, it checks that the folder for results
+// can be written, and sets exe to this program, unless it is given.
+func Complete(option error, out string, exe *string) error {
 	if option != nil {
 		return optionError{option}
+	}
+	if err := Writable(out); err != nil {
+		return err
 	}
 	if *exe != "" {
 		return nil

@@ -3,13 +3,40 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// Writable checks that a folder for results can be made or written to, and leaves nothing behind. Otherwise a
+// run would fail after all its measurements.
+func Writable(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	place := filepath.Clean(dir)
+	for _, err := os.Stat(place); errors.Is(err, fs.ErrNotExist) && place != filepath.Dir(place); _, err = os.Stat(place) {
+		place = filepath.Dir(place) // the first folder that exists
+	}
+	trial, err := os.MkdirTemp(place, ".xsched-")
+	if err != nil {
+		return fmt.Errorf("--out %s can't be written: %w; use a writable directory", dir, reason(err))
+	}
+	return os.Remove(trial)
+}
+
+// reason is an error of a file without the name of the file.
+func reason(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
+}
 
 // settled is the age from which an unlocked folder is a leftover. A younger one may not be locked yet.
 const settled = time.Minute

@@ -9,6 +9,23 @@ import (
 	"time"
 )
 
+// A check of a folder leaves nothing behind, also in a folder that does not exist yet.
+func TestWritable(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for out, want := range map[string]bool{"": true, dir: true, filepath.Join(dir, "a", "b"): true, file: false, filepath.Join(file, "x"): false, "/proc/x": false} {
+		if err := Writable(out); (err == nil) != want {
+			t.Errorf("%q: %v", out, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
 // TestFolderSweepsLeftovers: only an old folder that no process has locked is removed.
 func TestFolderSweepsLeftovers(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())

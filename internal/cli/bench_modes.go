@@ -17,7 +17,6 @@ func modesCommand(a *app) *cobra.Command {
 	var (
 		o      modes.Options
 		asJSON bool
-		out    string
 	)
 	c := &cobra.Command{
 		Use:   "modes",
@@ -46,18 +45,18 @@ device's timeline agrees. Otherwise the command fails with the violated check.`,
 			if err != nil {
 				return interrupted(ctx, err)
 			}
-			if out != "" {
-				if err := report.Save(out, map[string]func(io.Writer) error{"result.json": result.WriteJSON, "report.html": result.WriteReport}); err != nil {
+			if o.Out != "" {
+				if err := report.Save(o.Out, map[string]func(io.Writer) error{"result.json": result.WriteJSON, "report.html": result.WriteReport}); err != nil {
 					return err
 				}
 			}
 			if asJSON {
 				return result.WriteJSON(a.stdout)
 			}
-			if err := result.WriteTable(a.stdout); err != nil || out == "" {
+			if err := result.WriteTable(a.stdout); err != nil || o.Out == "" {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "\nwritten: %s/result.json, %s/report.html\n", out, out)
+			fmt.Fprintf(a.stdout, "\nwritten: %s/result.json, %s/report.html\n", o.Out, o.Out)
 			return nil
 		},
 	}
@@ -69,7 +68,7 @@ device's timeline agrees. Otherwise the command fails with the violated check.`,
 	f.IntVar(&o.Rounds, "turns", 2, "number of turns per mode")
 	f.StringVar(&o.Policy, "policy", "HPF", "scheduling policy of the daemons")
 	f.Uint64Var(&o.Seed, "seed", 0, "random seed of the turn order (0: random)")
-	f.StringVar(&out, "out", "", "write result.json and report.html to `DIR`")
+	f.StringVar(&o.Out, "out", "", "write result.json and report.html to `DIR`")
 	jsonFlag(c, &asJSON)
 	return c
 }

@@ -106,6 +106,7 @@ func (p *colocation) run(cmd *cobra.Command, _ []string) error {
 	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
+	p.o.Progress = p.app.stderr
 	if p.output {
 		p.o.Output = p.app.stderr
 	}

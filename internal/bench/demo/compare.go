@@ -46,7 +46,7 @@ type CompareOptions struct {
 	Exe string
 }
 
-func (o *CompareOptions) defaults() error { return bench.Complete(o.check(), &o.Exe) }
+func (o *CompareOptions) defaults() error { return bench.Complete(o.check(), o.Out, &o.Exe) }
 
 // check sets defaults, and returns the first option that is out of range.
 func (o *CompareOptions) check() error {

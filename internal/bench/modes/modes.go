@@ -44,12 +44,13 @@ type Options struct {
 	Policy  string  // of both daemons; default HPF
 	Seed    uint64  // of the order; 0: a new one
 
+	Out      string // folder that gets the result later; empty: none
 	Progress *os.File
 	Fault    string // FaultShimInert: to show that the proof notices
 	Exe      string // the xsched program; empty: this one
 }
 
-func (o *Options) defaults() error { return bench.Complete(o.check(), &o.Exe) }
+func (o *Options) defaults() error { return bench.Complete(o.check(), o.Out, &o.Exe) }
 
 // check sets defaults, and returns the first option that is out of range.
 func (o *Options) check() error {

@@ -121,14 +121,19 @@ func TestSlice(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	var progress strings.Builder
 	r, err := Run(ctx, Options{
 		// Two requests: on a busy machine the first may begin before both are measured, and does not count then.
 		Online:  fmt.Sprintf("{ for i in 1 2; do sleep 0.8; echo loop; sleep 0.8; echo pause; done; sleep 0.2; echo quit; } | %s --api hip --kernel-us 2000 --depth 4 >/dev/null", tenant),
 		Offline: fmt.Sprintf("{ echo loop; sleep 6; echo quit; } | %s --api hip --kernel-us 5000 --depth 2 >/dev/null", tenant),
 		Virtual: true, Platform: "amd", Slice: 50 * time.Millisecond, Alone: 500 * time.Millisecond, Exe: exe,
+		Progress: &progress,
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := "the offline program runs alone for 500ms\nboth programs run until the online one ends\neach program has 10s to end\n"; progress.String() != want {
+		t.Errorf("progress %q, want %q", progress.String(), want)
 	}
 	if r.AfterSlice < 5 || len(r.Lost) != 0 {
 		t.Errorf("resumed %d times after a slice, lost %v", r.AfterSlice, r.Lost)

@@ -37,6 +37,7 @@ type Options struct {
 	Together        time.Duration // maximum duration of both programs; 0: until the online one ends
 	Linger          time.Duration // time for each program to end afterwards; default 10 s
 	Out             string        // folder for pair.json and report.html; empty: none
+	Progress        io.Writer     // gets a line at the start of each phase; nil: none
 	Output          io.Writer     // receives the programs' output; nil: discard
 	Exe             string        // the xsched program; empty: this one
 }
@@ -52,7 +53,7 @@ const (
 	endLimit   = 3 * time.Second // after SIGTERM
 )
 
-func (o *Options) defaults() error { return bench.Complete(o.check(), &o.Exe) }
+func (o *Options) defaults() error { return bench.Complete(o.check(), o.Out, &o.Exe) }
 
 // check sets defaults, and returns the first option that is out of range.
 func (o *Options) check() error {

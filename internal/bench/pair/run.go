@@ -33,6 +33,7 @@ func (c *colocation) runAlone(ctx context.Context) (err error) {
 	if err := bench.Sleep(ctx, settleTime); err != nil {
 		return err
 	}
+	c.say("the offline program runs alone for %v", c.Alone)
 	if c.alone, err = c.measure(ctx, func() bool { return false }, c.Alone); err != nil {
 		return err
 	}
@@ -40,6 +41,13 @@ func (c *colocation) runAlone(ctx context.Context) (err error) {
 		return c.offline.gone()
 	}
 	return nil
+}
+
+// say tells the user which phase begins.
+func (c *colocation) say(format string, args ...any) {
+	if c.Progress != nil {
+		fmt.Fprintf(c.Progress, format+"\n", args...)
+	}
 }
 
 // works reports whether a process is known to have submitted work.
@@ -131,6 +139,9 @@ func (c *colocation) runTogether(ctx context.Context) (err error) {
 	limit := c.Together
 	if limit == 0 {
 		limit = 24 * time.Hour
+		c.say("both programs run until the online one ends")
+	} else {
+		c.say("both programs run for at most %v", limit)
 	}
 	before, err := c.rig.Daemon.Stats(ctx)
 	if err != nil {
@@ -295,6 +306,7 @@ func (c *colocation) finish(ctx context.Context) error {
 	if c.expired {
 		c.online.stop()
 	}
+	c.say("each program has %v to end", c.Linger)
 	// A program that no longer uses the GPU may still be about to exit.
 	for _, s := range []*side{c.online, c.offline} {
 		select {
