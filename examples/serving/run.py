@@ -245,6 +245,9 @@ def main() -> int:
     print(f"{where}, {a.rate:g} requests/s, {a.rounds} x {a.seconds:g} s per mode, {os.cpu_count()} CPUs\n\n{table(found)}\n")
     for line in evidence:
         print("proof:", line)
+    for mode, r in found.items():
+        if late := load.lateness(r):
+            print(f"serving: warning: {TITLES[mode]}: {late}", file=sys.stderr)
     if a.svg:
         with open(a.svg, "w") as f:
             f.write(picture(world.xsched, f"Latency of the server ({where})", found))

@@ -13,6 +13,7 @@ import threading
 import time
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -243,6 +244,18 @@ class Numbers(unittest.TestCase):
         found = load.summary(samples + [load.Sample(0, 0, 1, 503, "")] * 2)
         self.assertEqual((found["refused"], found["p50_ms"], found["p99_ms"]), (2, 51, math.inf))
         self.assertEqual(load.summary([load.Sample(0, 0, 1, 0, "")])["failed"], 1)
+
+    def test_a_late_generator_warns(self):
+        def sent(late_ms):
+            return load.summary([load.Sample(0, late_ms * 10 ** 6, 10 ** 9, 200, "")] * 10)
+        self.assertEqual(load.lateness(sent(load.LATE_MS)), "")
+        self.assertEqual(load.lateness(load.summary([])), "")
+        self.assertIn("sent 35 ms late", load.lateness(sent(35)))
+        for samples, warned in (([load.Sample(0, 0, 1, 200, "")], ""), ([load.Sample(0, 35 * 10 ** 6, 10 ** 9, 200, "")], "load.py: warning: one request in a hundred")):
+            with mock.patch.object(load, "send", return_value=samples), mock.patch("sys.argv", ["load.py", "http://h", "--body", __file__]), \
+                    mock.patch("sys.stderr", io.StringIO()) as err, mock.patch("sys.stdout", io.StringIO()):
+                self.assertEqual(load.main(), 0)
+            self.assertEqual(err.getvalue()[:len(warned) or None], warned)
 
     def test_answers_are_compared(self):
         def answer(number, data, rows):
