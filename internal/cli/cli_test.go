@@ -142,6 +142,20 @@ func TestWriteDevices(t *testing.T) {
 	}
 }
 
+// Without a driver, the list says why it is empty.
+func TestWriteNoDevices(t *testing.T) {
+	for want, reply := range map[string]control.Devices{
+		"problem: no driver; load it\n": {Problems: []control.Problem{{Cause: "no driver", Remedy: "load it"}}},
+		"no GPU known yet":              {},
+	} {
+		var text strings.Builder
+		writeDevices(&text, reply)
+		if !strings.Contains(text.String(), want) || strings.Contains(text.String(), "known yet") != (len(reply.Problems) == 0) {
+			t.Errorf("%+v: %q", reply, text.String())
+		}
+	}
+}
+
 // A result of another user than the root daemon's is reported as unused.
 func TestUnusedSelfTestResult(t *testing.T) {
 	for _, c := range []struct {

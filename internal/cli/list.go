@@ -70,8 +70,7 @@ the GPU's time others lose for it at most.`,
 func (l *listing) flags(c *cobra.Command) {
 	c.Flags().BoolVar(&l.devices, "devices", false, "list GPUs instead of programs")
 	c.Flags().BoolVar(&l.stats, "stats", false, "show statistics of the daemon")
-	c.Flags().BoolVar(&l.watch, "watch", false, "repeat until interrupted, also while the daemon restarts")
-	intervalFlag(c, &l.interval)
+	watchFlags(c, &l.watch, &l.interval)
 	jsonFlag(c, &l.asJSON)
 }
 
@@ -154,7 +153,10 @@ func writeDevices(w io.Writer, reply control.Devices) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, top.Level(d.MaxLevel), yesNo(d.Slices), d.Policy, control.ModeText(d.Mode, d.ModeLevel), d.Processes, note)
 	}
 	_ = table.Flush()
-	if len(reply.Devices) == 0 {
+	for _, p := range reply.Problems {
+		fmt.Fprintf(w, "problem: %s\n", printable(strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; ")))
+	}
+	if len(reply.Devices)+len(reply.Problems) == 0 {
 		fmt.Fprintln(w, "no GPU known yet; the daemon discovers GPUs when a program uses them")
 	}
 }

@@ -34,8 +34,9 @@ type queueListing struct {
 	app    *app
 	asJSON bool
 	format string
-	watch  time.Duration
 	save   bool
+	watch  bool
+	every  time.Duration
 	logs   []string
 	from   driver.InspectionSource
 }
@@ -67,7 +68,7 @@ Sources that can't be read are reported as notes.`,
   xsched queues 4711 app.log_4711 --save
   xsched queues 4711 --dump mqds.txt --dump hqds.txt.gz
   xsched queues 4711 --format python > queues.py
-  xsched queues 4711 --watch 1s`,
+  xsched queues 4711 --watch --interval 5s`,
 		Args: positional("PID", "[LOG...]"),
 		RunE: q.run,
 	}
@@ -81,7 +82,7 @@ func (q *queueListing) flags(c *cobra.Command) {
 	f.StringSliceVar(&q.logs, "log", nil, "the same as LOG")
 	f.StringArrayVar(&q.from.Dumps, "dump", nil, "read a saved `FILE` of the driver; may be repeated")
 	f.BoolVar(&q.save, "save", false, "write queue_config_pid_PID.py to this directory, as --format python prints")
-	f.DurationVar(&q.watch, "watch", 0, "repeat at this interval until interrupted")
+	watchFlags(c, &q.watch, &q.every)
 	f.StringVar(&q.from.Root, "root", "/", "read sysfs and procfs below `DIR`, of the virtual GPU or a copy from another machine")
 	jsonFlag(c, &q.asJSON)
 }
@@ -97,13 +98,13 @@ func (q *queueListing) run(cmd *cobra.Command, args []string) error {
 	if q.format != "table" && q.format != "json" && q.format != "python" {
 		return usagef("unknown format %q; use table, json or python", q.format)
 	}
-	if q.watch < 0 {
-		return usagef("--watch can't be negative; use a duration such as 1s")
+	if err := checkInterval(q.every); err != nil {
+		return err
 	}
 	if len(q.from.Dumps) > 0 && !cmd.Flags().Changed("root") {
 		q.from.Root = ""
 	}
-	if q.save && (q.watch != 0 || cmd.Flags().Changed("format")) {
+	if q.save && (q.watch || cmd.Flags().Changed("format")) {
 		return usagef("--save writes one file of Python; use it without --format and --watch")
 	}
 	q.logs = append(q.logs, args[1:]...)
@@ -120,13 +121,13 @@ func (q *queueListing) run(cmd *cobra.Command, args []string) error {
 		if err := showQueues(q.app, reply, q.format); err != nil {
 			return err
 		}
-		if q.watch == 0 {
+		if !q.watch {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(q.watch):
+		case <-time.After(q.every):
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"unicode"
@@ -22,6 +23,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"xsched/internal/control"
 )
@@ -165,7 +167,27 @@ daemon. Without a daemon, programs run natively.`,
 	}
 	rejectUnknown(root)
 	noFileNames(root)
+	plainDefaults(root)
 	return root
+}
+
+// reZeros are what Go writes behind a number and behind the hours or minutes of a duration.
+var reZeros = regexp.MustCompile(`(\d)\.0+\b|([hm])0m0s\b|(m)0s\b`)
+
+// plainDefaults shows the defaults of flags as a user writes them: "10,50" for "[10.000000,50.000000]".
+func plainDefaults(c *cobra.Command) {
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		kind, list := strings.CutSuffix(f.Value.Type(), "Slice")
+		if list && f.DefValue != "[]" { // of no values, which the help leaves out
+			f.DefValue = strings.Trim(f.DefValue, "[]")
+		}
+		if kind == "float64" || kind == "duration" {
+			f.DefValue = reZeros.ReplaceAllString(f.DefValue, "$1$2$3")
+		}
+	})
+	for _, sub := range c.Commands() {
+		plainDefaults(sub)
+	}
 }
 
 // rejectUnknown makes cobra's own commands refuse what they do not know, instead of printing help.

@@ -111,7 +111,10 @@ func topText(ctx context.Context, a *app, daemon *top.Daemon, o top.Options, onc
 }
 
 func statusCommand(a *app) *cobra.Command {
-	var asJSON bool
+	var (
+		asJSON, watch bool
+		interval      time.Duration
+	)
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the daemon, its GPUs and programs on one screen",
@@ -128,26 +131,46 @@ do not change the exit code.`,
   xsched status >/dev/null || notify-send "XSched has problems"`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			daemon := &top.Daemon{Connect: a.connect}
-			defer daemon.Close()
-			ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
-			defer cancel()
-			status := readStatus(ctx, daemon)
-			if err := a.show(status, nil, asJSON, func(w io.Writer) { status.Write(w, columns(a.stdout)) }); err != nil {
+			if err := checkInterval(interval); err != nil {
 				return err
 			}
-			switch n := len(status.Problems); n {
-			case 0:
-				return nil
-			case 1:
-				return fmt.Errorf("1 problem; see the report above")
-			default:
-				return fmt.Errorf("%d problems; see the report above", n)
+			daemon := &top.Daemon{Connect: a.connect}
+			defer daemon.Close()
+			if !watch {
+				return showStatus(cmd.Context(), a, daemon, asJSON)
 			}
+			draw := func(ctx context.Context, w io.Writer, width int) error {
+				status := readStatus(ctx, daemon)
+				if asJSON {
+					return a.oneJSON(status, true)
+				}
+				status.Write(w, width)
+				return nil
+			}
+			return a.watch(cmd.Context(), a.stdout, interval, !asJSON && a.controllable(), draw)
 		},
 	}
+	watchFlags(c, &watch, &interval)
 	jsonFlag(c, &asJSON)
 	return c
+}
+
+// showStatus prints the status once. Problems are an error.
+func showStatus(ctx context.Context, a *app, daemon *top.Daemon, asJSON bool) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	status := readStatus(ctx, daemon)
+	if err := a.show(status, nil, asJSON, func(w io.Writer) { status.Write(w, columns(a.stdout)) }); err != nil {
+		return err
+	}
+	switch n := len(status.Problems); n {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("1 problem; see the report above")
+	default:
+		return fmt.Errorf("%d problems; see the report above", n)
+	}
 }
 
 // statusTimeout is when a daemon counts as unreachable.

@@ -29,6 +29,12 @@ func intervalFlag(c *cobra.Command, into *time.Duration) {
 	c.Flags().DurationVar(into, "interval", time.Second, "update every `T`")
 }
 
+// watchFlags are those of a reader that can repeat.
+func watchFlags(c *cobra.Command, watch *bool, interval *time.Duration) {
+	c.Flags().BoolVar(watch, "watch", false, "repeat every --interval until interrupted")
+	intervalFlag(c, interval)
+}
+
 func checkInterval(d time.Duration) error {
 	if d < shortestInterval || d > longestInterval {
 		return usagef("--interval %s is out of range; use %s to %s", d, shortestInterval, longestInterval)

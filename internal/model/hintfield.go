@@ -191,7 +191,14 @@ func (f *HintField) Range() string {
 	case HintLevel:
 		return "auto, 1, 2 or 3"
 	default:
-		text = f.Format(HintValue{Number: f.Min}) + " to " + f.Format(HintValue{Number: f.Max})
+		least, most := f.Min, f.Format(HintValue{Number: f.Max})
+		if least == 0 && f.Zero != "" {
+			least = 1 // 0 has a meaning of its own
+		}
+		if d := time.Duration(f.Max) * time.Microsecond; f.Kind == HintTime && d >= time.Hour {
+			most = fmt.Sprintf("%ds", d/time.Second) // "277h46m40s" is no value that anyone would write
+		}
+		text = f.Format(HintValue{Number: least}) + " to " + most
 	}
 	if f.Zero != "" {
 		nothing := "0"

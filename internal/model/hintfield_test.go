@@ -84,6 +84,18 @@ func TestHintChange(t *testing.T) {
 	}
 }
 
+// A range has no value twice, and none that nobody would write.
+func TestRange(t *testing.T) {
+	for name, want := range map[string]string{
+		"slo_us": "1µs to 1000000s, or 0 (none)", "in_flight": "1 to 1048576, or 0 (daemon default)", "utilization": "1 to 100, or 0 (unset)",
+		"priority": "-256 to 255", "timeslice_us": "100µs to 10s, or 0 (policy default)",
+	} {
+		if f := FieldOf(name); f == nil || f.Range() != want {
+			t.Errorf("%s: %+v, want %s", name, f, want)
+		}
+	}
+}
+
 // FuzzHintParse checks that any text gives a value in range, or an error with the range.
 func FuzzHintParse(f *testing.F) {
 	for i, text := range []string{"10", "-256", "auto", "20ms", "1h", "P99.9", "NaN", "true", "ranks", "", "9223372036854775808", "-9223372036854775808ns", "1e400"} {
