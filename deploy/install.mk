@@ -120,6 +120,11 @@ LIBDIR_arm64 := /usr/lib/aarch64-linux-gnu
 NFPM := $(SETUP_BIN)/nfpm
 DIST ?= dist
 
+# The only tool of packages; `make setup` builds it, too, with those of tests and linters.
+$(NFPM):
+	$(call short,TOOL,$@)
+	$(Q)GOBIN=$(CURDIR)/$(@D) CGO_ENABLED=0 $(GO) install -modfile=go.tool.mod github.com/goreleaser/nfpm/v2/cmd/nfpm
+
 .PHONY: wheel
 wheel: $(SHIM) ## build the Python wheel, which contains the library, in dist
 	@XSCHED_VERSION=$(RELEASE) python3 python/backend.py --library $(SHIM) --out $(DIST)
@@ -127,7 +132,7 @@ wheel: $(SHIM) ## build the Python wheel, which contains the library, in dist
 ARCHES ?= $(HOST_ARCH) $(if $(shell command -v $(CROSS_CC)),$(CROSS_ARCH))
 .PHONY: packages
 packages: export TRIM := -trimpath
-packages: ## build deb, rpm, tarball and wheel in dist, for ARCHES: those that can be built here
+packages: $(NFPM) ## build deb, rpm, tarball and wheel in dist, for ARCHES: those that can be built here
 	@rm -rf $(DIST) && mkdir -p $(DIST)
 	@tools/web build
 	@for arch in $(ARCHES); do $(MAKE) --no-print-directory packages-of ARCH=$$arch; done
@@ -147,7 +152,6 @@ packages-of: wheel $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS
 	@$(call staged,$(STAGE)/rpm,/usr,/usr/lib64)
 	@$(call staged,$(STAGE)/tar,/usr/local,/usr/local/lib)
 	@for kind in deb rpm; do \
-		$(if $(wildcard $(NFPM)),,echo "packages: no nfpm; run make setup" >&2; exit 1;) \
 		sed -e 's|@VERSION@|$(RELEASE)|; s|@ARCH@|$(ARCH)|; s|@TREE@|$(STAGE)/'$$kind'|' $(if $(CONFIG),-e 's|\#CONFIG ||') deploy/nfpm.yaml > $(STAGE)/$$kind.yaml && \
 		$(NFPM) package --config $(STAGE)/$$kind.yaml --packager $$kind --target $(DIST) >/dev/null; \
 	done
@@ -158,7 +162,7 @@ packages-of: wheel $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS
 # minutes to build.
 .PHONY: packages-kube
 packages-kube: export TRIM := -trimpath
-packages-kube: ## build deb, rpm and tarball of xsched-kube and the kubectl plugin in dist/kube, for ARCHES
+packages-kube: $(NFPM) ## build deb, rpm and tarball of xsched-kube and the kubectl plugin in dist/kube, for ARCHES
 	@rm -rf $(DIST)/kube && mkdir -p $(DIST)/kube
 	@for arch in $(ARCHES); do $(MAKE) --no-print-directory packages-kube-of ARCH=$$arch; done
 	@cd $(DIST)/kube && sha256sum -- xsched-kube* > SHA256SUMS && ls -l
@@ -171,7 +175,6 @@ KUBE_PACKAGE = xsched-kube-$(RELEASE)-linux-$(ARCH)
 .PHONY: packages-kube-of
 packages-kube-of: KUBE_PROGRAM = $(STAGE)/xsched-kube-$(ARCH)
 packages-kube-of: $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS_FILES))
-	$(if $(wildcard $(NFPM)),,@echo "packages: no nfpm; run make setup" >&2; exit 1)
 	GOARCH=$(ARCH) $(GO_BUILD) -o $(KUBE_PROGRAM) ./cmd/xsched-kube
 	@$(call staged_kube,$(STAGE)/kube-deb,/usr,ZSHDIR=zsh/vendor-completions)
 	@$(call staged_kube,$(STAGE)/kube-rpm,/usr)

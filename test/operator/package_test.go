@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,9 +37,6 @@ func version(t *testing.T) string {
 // TRIM= shares the build cache with other builds.
 func packages(t *testing.T, name, version string) string {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(root, ".setup", "bin", "nfpm")); err != nil {
-		t.Skip("no nfpm: run make setup")
-	}
 	folder := "build/packages/" + name
 	cmd := exec.Command("make", "-s", "-C", root, "packages", "TRIM=", "ARCHES="+runtime.GOARCH, "VERSION="+version, "DIST="+folder, "STAGE="+folder+"-stage")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -97,7 +95,10 @@ func TestLongInstall(t *testing.T) {
 	if err := os.WriteFile(header, []byte("/* mine */\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if said := install("uninstall"); !strings.Contains(said, "kept "+header) {
+	daemon := exec.Command(program, "serve", "--http", "off", "--config", "off", "--self-test", "off", "--no-state", "--dir", filepath.Join(t.TempDir(), "d"))
+	start(t, daemon)
+	said, want := install("uninstall"), fmt.Sprintf("still running: process %d, %s serve --http off", daemon.Process.Pid, program)
+	if !strings.Contains(said, "kept "+header) || !strings.Contains(said, want) {
 		t.Errorf("said %q", said)
 	}
 	if got := read(t, header); got != "/* mine */\n" {
@@ -108,6 +109,23 @@ func TestLongInstall(t *testing.T) {
 	}
 	if now := output(t, "find", dest); now != before {
 		t.Errorf("left behind:\n%s\nbefore:\n%s", now, before)
+	}
+}
+
+// A package's installation, and no upgrade, tells what to do next.
+func TestLongNextStep(t *testing.T) {
+	tools := t.TempDir()
+	for _, name := range []string{"ldconfig", "systemctl"} {
+		if err := os.WriteFile(filepath.Join(tools, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
+	for args, want := range map[string]bool{"configure": true, "1": true, "configure 1.0.0": false, "2": false, "abort-upgrade": false} {
+		got := output(t, append([]string{"sh", filepath.Join(root, "deploy", "scripts", "postinstall")}, strings.Fields(args)...)...)
+		if strings.Contains(got, "systemctl enable --now xsched; xsched doctor") != want {
+			t.Errorf("postinstall %s: %q", args, got)
+		}
 	}
 }
 
@@ -142,7 +160,14 @@ func TestLongWheel(t *testing.T) {
 	output(t, "make", "-s", "-C", root, "wheel", "DIST="+dist)
 	output(t, "python3", "-m", "venv", "--without-pip", venv)
 	python := filepath.Join(venv, "bin", "python")
-	output(t, "python3", "-m", "pip", "--python", python, "install", "--quiet", "--no-index", one(t, filepath.Join(dist, "*.whl")))
+	// make packages builds those of other architectures, too.
+	wheel, machine := one(t, filepath.Join(dist, "*.whl")), strings.TrimSpace(output(t, "uname", "-m"))
+	output(t, "cp", wheel, strings.Replace(wheel, machine+".whl", "other.whl", 1))
+	const documented = "pip install --no-index --find-links dist xsched"
+	if !strings.Contains(read(t, filepath.Join(root, "docs", "operations.md")), documented) {
+		t.Errorf("docs/operations.md does not tell %s", documented)
+	}
+	output(t, "python3", "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--find-links", dist, "xsched")
 	got := output(t, python, "-c", "import xsched; print(xsched.library_path(), xsched.XSched.XQueueDestroy(9) == xsched.XResult.kXSchedErrorNotFound)")
 	if !strings.HasPrefix(got, venv) || !strings.HasSuffix(got, " True\n") {
 		t.Errorf("python says %q", got)
