@@ -83,6 +83,7 @@ func listFor(c control.Caller, l *control.List) *control.List {
 	for i, p := range l.Processes {
 		out.Processes[i] = p.For(c)
 	}
+	control.NameProcesses(out.Processes)
 	return &out
 }
 

@@ -79,7 +79,7 @@ func TestParseSince(t *testing.T) {
 func TestRedaction(t *testing.T) {
 	hide := redactor{self: os.Geteuid()}
 	list := control.List{Processes: []control.Process{
-		{PID: 1, UID: os.Geteuid(), User: "me", Command: "python /srv/own.py --token secret1"},
+		{PID: 1, UID: os.Geteuid(), User: "me", Command: "python /srv/own.py --token secret1", Name: "own.py --token secret4"},
 		{PID: 2, UID: 4242, User: "alice", Command: "/x/foreign --token secret2", Container: "/docker/c0ffee"},
 		{PID: 3, UID: os.Geteuid(), User: "alice", Command: "boxed secret3", Container: "/docker/c0ffee", PriorityReason: "c0ffee", Namespace: "podspace", Pod: "podname", PodContainer: "podbox"},
 		{

@@ -21,7 +21,7 @@ type redactor struct{ self int }
 func (r *redactor) list(l *control.List) {
 	for i := range l.Processes {
 		p := &l.Processes[i]
-		p.Command = control.TenantName(p.Command)
+		p.Command, p.Name = control.TenantName(p.Command), "" // Name may have an argument
 		if p.UID != r.self || p.Container != "" {
 			p.Command, p.User = "", ""
 		}

@@ -25,7 +25,10 @@ type Process struct {
 	// be lower.
 	GroupPriority int32 `json:"group_priority,omitempty"`
 	// Command is empty unless the caller is the owner or root.
-	Command  string `json:"command"`
+	Command string `json:"command"`
+	// Name tells the program apart from the others of a List (NameProcesses). It may have an argument of
+	// Command.
+	Name     string `json:"name,omitempty"`
 	Session  uint64 `json:"session"`
 	Attached bool   `json:"attached"` // without the shim
 	AgeMS    int64  `json:"age_ms"`   // since it connected
@@ -149,7 +152,7 @@ type SLO struct {
 // For returns the process as a caller may see it.
 func (p Process) For(c Caller) Process {
 	if !c.Owns(p.Owner) {
-		p.Command, p.Rule = "", ""
+		p.Command, p.Name, p.Rule = "", "", ""
 	}
 	return p
 }

@@ -78,6 +78,7 @@ func (v *views) List(ctx context.Context, c control.Caller) (control.List, error
 			out.Processes = append(out.Processes, p)
 		}
 	}
+	control.NameProcesses(out.Processes)
 	return out, nil
 }
 
