@@ -189,12 +189,30 @@ func hostile() control.Snapshot {
 	for i, text := range []string{
 		"\x1b[2J\x1b[31mred\x1b]0;title\a", "two\nlines\r\tand \x00 zero", "invalid \xff\xfe\xc0 bytes", "漢字漢字漢字漢字漢字漢字", "zalgo e" + strings.Repeat("\u0301", 200) + " \u202Ereversed\u202C \U0001F468\u200D\U0001F469 \uFE0F",
 	} {
-		s.List.Processes[i].Command = text
+		s.List.Processes[i].Command, s.List.Processes[i].Name = text, text
 		s.List.Processes[i].User = text
 	}
 	s.Devices[0].Name = "GPU\x1b[1;1H"
 	s.List.Policy = "HPF\x1b[0m"
 	return s
+}
+
+// TestTwins: where a command does not fit, programs of one kind differ by their names.
+func TestTwins(t *testing.T) {
+	s := toptest.Scene(1)
+	for i := range 2 {
+		s.List.Processes[i].Command = fmt.Sprintf("/opt/venv/bin/python3.11 -u examples/server.py --model large --port %d", 80+i)
+	}
+	control.NameProcesses(s.List.Processes)
+	for width, want := range map[int]string{110: "server.py --port 8%d", 200: "python3.11 -u examples/server.py --model large --port 8%d"} {
+		v := newView(t, width, 24)
+		v.Take(s, nil)
+		for i := range 2 {
+			if text := v.text(width, 24); !strings.Contains(text, fmt.Sprintf(" "+want+"\n", i)) {
+				t.Errorf("at width %d program %d has no line with %q:\n%s", width, i, want, text)
+			}
+		}
+	}
 }
 
 func many(n int) control.Snapshot {

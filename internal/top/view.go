@@ -233,7 +233,7 @@ func (m *Model) table(width, most int, cursored bool) []screen.Line {
 		m.first = 0
 	}
 	for i := m.first; i < min(m.first+most, len(m.rows)); i++ {
-		line := m.tenant(m.rows[i], shown)
+		line := m.tenant(m.rows[i], shown, width)
 		switch {
 		case cursored && !m.gone && i == cursor:
 			line = line.Fit(width).In(screen.Selected)
@@ -261,11 +261,16 @@ func (m *Model) empty() screen.Line {
 	return screen.Text("no programs; start one with `xsched run -- CMD`", screen.Faint)
 }
 
-func (m *Model) tenant(r row, shown []column) screen.Line {
+// tenant is the line of a program. Where its command does not fit, its name tells it apart.
+func (m *Model) tenant(r row, shown []column, width int) screen.Line {
 	var line screen.Line
 	for _, c := range shown {
 		text, style := c.text(r, m.options.UTF8)
 		line = append(line, screen.Span{Text: screen.Pad(text, c.width, c.right), Style: style}, screen.Span{Text: " ", Style: screen.Plain})
 	}
-	return append(line, screen.Span{Text: shortCommand(r.Process), Style: screen.Plain})
+	text := shortCommand(r.Process)
+	if width > 0 && screen.Width(line.String()+text) > width && r.Command != "" && r.Name != "" {
+		text = screen.Clean(r.Name)
+	}
+	return append(line, screen.Span{Text: text, Style: screen.Plain})
 }

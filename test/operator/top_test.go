@@ -129,7 +129,7 @@ func TestLongTop(t *testing.T) {
 	wide := max(len(itoa(max(serve.pid(), train.pid(), evil.pid()))), 5) - 5
 
 	w := newTerminal(t, 80+wide, 24, d.env()[len(os.Environ()):], product(t, "bin/xsched"), "top", "--interval", "200ms")
-	w.shows("漢 [2J?2Jred")
+	w.shows("漢")
 	w.shows("LAST")
 	w.golden("top-80x24")
 	w.fits(80 + wide)
@@ -139,6 +139,9 @@ func TestLongTop(t *testing.T) {
 	w.fits(40 + wide)
 	w.tmux("resize-window", "-x", itoa(80+wide), "-y", "24")
 	w.shows("PRIO")
+	w.keys("Down")
+	w.shows("漢 [2J?2Jred")
+	w.keys("Up")
 	if colours := w.screen("-e"); !strings.Contains(colours, "\x1b[3") || strings.Contains(colours, "38;") {
 		t.Errorf("not the terminal's own colours: %q", colours)
 	}

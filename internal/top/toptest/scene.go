@@ -23,7 +23,7 @@ func Scene(step int) control.Snapshot {
 	queue := func(device, state string, level int, by ...control.Cause) []control.Queue {
 		return []control.Queue{{Device: device, Busy: state != "idle", State: state, Level: level, PreemptedBy: by}}
 	}
-	return control.Snapshot{
+	out := control.Snapshot{
 		TimeNS: start.Add(3*time.Hour + 12*time.Minute + time.Duration(step)*time.Second).UnixNano(),
 		Daemon: control.Version{Version: "2.0.0", PID: 812, Dir: "/run/xsched", Policy: "HPF", Mode: "live", StartedNS: start.UnixNano()},
 		Devices: []control.Device{
@@ -57,6 +57,8 @@ func Scene(step int) control.Snapshot {
 			},
 		},
 	}
+	control.NameProcesses(out.List.Processes)
+	return out
 }
 
 func requests(p50, p99, wait float64) *control.Latency {
