@@ -29,7 +29,10 @@ void xsi_runtime_init(void) {
 }
 
 // At load: reading the environment later would race with the application's setenv.
-__attribute__((constructor)) static void load(void) { xsi_runtime_init(); }
+__attribute__((constructor)) static void load(void) {
+  xsi_runtime_init();
+  if (!xsi_options.disabled) (void)xsi_runtime_rebind();
+}
 
 const char *xsi_base_name(const char *path) {
   const char *slash = strrchr(path, '/');

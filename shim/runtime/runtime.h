@@ -77,6 +77,10 @@ void *xsi_runtime_resolve(const struct xsi_runtime *runtime, unsigned slot, void
                           const char *version);
 bool xsi_runtime_has(const struct xsi_runtime *runtime, void *address); /* in any copy of it */
 
+/* Redirects calls that the loader bound to a runtime, because the program was linked with that one first.
+ * False: calls of the program reach no hook. */
+bool xsi_runtime_rebind(void);
+
 /* The handle of a library that is loaded under this name, stored in *handle from then on. */
 void *xsi_runtime_loaded(void **handle, const char *name);
 

@@ -202,7 +202,13 @@ func TestUpstreamManual(t *testing.T) {
 	program := upstreamProgram(t, "g++", "manual.cpp", "hip/hip_runtime.h", "-std=c++17", "-I"+prefix+"/include",
 		product(t, "virtual/libamdhip64.so.6"), "-L"+prefix+"/lib", "-lpreempt", "-lhalhip")
 	w := hipWorld(t)
-	p := w.startHIP(program)
+	w.checkManual(w.startHIP(program))
+}
+
+// checkManual follows testdata/upstream/manual.cpp to its end.
+func (w *world) checkManual(p *program) {
+	t := w.t
+	t.Helper()
 	p.expect("ready", soon)
 	eventually(t, soon, "the hints are in force", func() bool {
 		known := w.process(p.pid())
@@ -215,6 +221,23 @@ func TestUpstreamManual(t *testing.T) {
 	p.expect("suspended yes", soon)
 	if err := p.wait(soon); err != nil {
 		t.Errorf("%v; stderr: %s", err, p.stderr())
+	}
+}
+
+// TestUpstreamLinkOrder: a program that is linked with the runtime before the library, and preloads nothing, is
+// scheduled, whether the loader binds its calls at the start or when they are made.
+func TestUpstreamLinkOrder(t *testing.T) {
+	t.Parallel()
+	prefix := prefixOf(t)
+	for _, binding := range []string{"now", "lazy"} {
+		t.Run(binding, func(t *testing.T) {
+			t.Parallel()
+			program := upstreamProgram(t, "g++", "manual.cpp", "hip/hip_runtime.h", "-std=c++17", "-I"+prefix+"/include", "-Wl,-z,"+binding, "-Wl,-z,relro",
+				product(t, "virtual/libamdhip64.so.6"), "-L"+prefix+"/lib", "-lpreempt", "-lhalhip") // upstream's order
+			w := hipWorld(t)
+			p := w.startUpstream(program, "", "virtual/libvkfd.so", "XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
+			w.checkManual(p)
+		})
 	}
 }
 

@@ -19,6 +19,7 @@ static struct xsi_api_stream locate(CUstream stream) {
   if (xsi_cu_runtime.library() == NULL &&
       xsi_cu_call_real(cuCtxGetCurrent, &(CUcontext){NULL}) != 0)
     return place;
+  (void)xsi_runtime_rebind();
   place.context = place.stream > XSI_WORK_THREAD ? xsi_cu_platform.context_of(place.stream)
                                                  : (uintptr_t)xsi_cu_current();
   place.found = place.context != 0;

@@ -28,6 +28,7 @@ static struct xsi_api_stream locate(hipStream_t stream) {
     return place;
   }
   if (xsi_hip_runtime.library() == NULL && xsi_hip_slot(XSI_HIP_hipGetDevice) == NULL) return place;
+  (void)xsi_runtime_rebind();
   adopt_unhooked(stream);
   place.context = place.stream > XSI_WORK_THREAD ? xsi_hip_platform.context_of(place.stream)
                                                  : xsi_hip_current();
