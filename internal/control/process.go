@@ -36,7 +36,8 @@ type Process struct {
 	Priority int32 `json:"priority"`
 	// PriorityReason explains why the requested priority was not granted.
 	PriorityReason string `json:"priority_reason,omitempty"`
-	// Impaired says which thread of the library in it is dead while it has work, with the remedy.
+	// Impaired says which thread of the library in it is dead while it has work, or that its calls bypass
+	// the library, with the remedy.
 	Impaired string `json:"impaired,omitempty"`
 	// Rule is the rule of the configuration that gives hints to the program; empty unless the caller is
 	// the owner or root.

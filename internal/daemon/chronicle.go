@@ -110,7 +110,7 @@ func (h *chronicle) sample(ctx context.Context) {
 	}
 	h.journal.AddPreemptions(entries)
 	h.faults.find(h, programs)
-	h.threads.sample(programs)
+	h.threads.sample(h.log, programs)
 }
 
 // preemptions returns the entries of pairs. A group is suspended as a whole, so its programs in one container

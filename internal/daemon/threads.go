@@ -3,6 +3,8 @@
 package daemon
 
 import (
+	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -11,8 +13,8 @@ import (
 	"xsched/internal/model"
 )
 
-// threads judges the shim's threads in the programs by their signs of life. One goroutine owns it; readers
-// use said.
+// threads judges the shim's threads in the programs by their signs of life, and whether the programs' calls
+// pass the shim. One goroutine owns it; readers use said.
 type threads struct {
 	late map[model.SessionID]int // consecutive samples with a thread that is late
 	said atomic.Pointer[map[model.SessionID]string]
@@ -31,13 +33,18 @@ const (
 	deadWatcher = "the watcher thread in it hangs or has ended, so the end of its work is noticed late; restart the program"
 	deadHelper  = "the helper thread in it hangs or has ended, so it obeys no orders and reports nothing new; restart the program"
 	stopped     = "its threads give no sign of life: it is stopped or frozen with work on the GPU; continue or end it"
+	bypassed    = "it has queues of its own, but no call of its GPU runtime passes the library, so it is not scheduled; start it with `xsched run`"
 )
 
-// judge judges the threads of a program; empty: nothing is wrong or known. Libraries of the previous
-// release give no signs of life, and attached programs have no threads of ours.
+// judge judges the threads of a program, and whether its calls pass the library; empty: nothing is wrong
+// or known. Libraries of the previous release give no signs of life, and attached programs have no
+// threads of ours.
 func judge(p *loop.ClientView, now model.Time) string {
 	if p.Signs.Helper == 0 {
 		return ""
+	}
+	if p.Counters.HookedCalls == 0 && slices.ContainsFunc(p.Queues, func(q loop.QueueView) bool { return q.Stream }) {
+		return bypassed
 	}
 	working := false
 	for i := range p.Queues {
@@ -62,8 +69,8 @@ func judge(p *loop.ClientView, now model.Time) string {
 	return ""
 }
 
-// sample judges all programs.
-func (t *threads) sample(programs []loop.ClientView) {
+// sample judges all programs, and logs each fault once.
+func (t *threads) sample(log *slog.Logger, programs []loop.ClientView) {
 	now, late, said := clock.Now(), map[model.SessionID]int{}, map[model.SessionID]string{}
 	for i := range programs {
 		p := &programs[i]
@@ -73,6 +80,9 @@ func (t *threads) sample(programs []loop.ClientView) {
 		}
 		if late[p.ID] = t.late[p.ID] + 1; late[p.ID] >= threadSamples {
 			said[p.ID] = why
+		}
+		if late[p.ID] == threadSamples {
+			log.Warn("a program is not scheduled as it should be", "pid", p.PID, "why", why)
 		}
 	}
 	t.late = late

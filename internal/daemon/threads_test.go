@@ -3,6 +3,9 @@
 package daemon
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,19 +33,26 @@ func TestJudgeThreads(t *testing.T) {
 		"stopped":               {loop.ClientView{Signs: wire.Signs{Helper: old, Watcher: old}, Queues: busy}, stopped},
 		"previous release":      {loop.ClientView{Queues: busy}, ""},
 		"suspended":             {loop.ClientView{Signs: wire.Signs{Helper: fresh, Watcher: old}, Queues: []loop.QueueView{{Busy: true, Want: model.Desired{Suspend: 3}}}}, ""},
+		"hooks passed":          {loop.ClientView{Signs: wire.Signs{Helper: fresh}, Counters: wire.Counters{HookedCalls: 1}, Queues: []loop.QueueView{{Stream: true}}}, ""},
+		"hooks bypassed":        {loop.ClientView{Signs: wire.Signs{Helper: fresh}, Queues: []loop.QueueView{{Stream: true}}}, bypassed},
 		"held":                  {loop.ClientView{Signs: wire.Signs{Helper: fresh, Watcher: old}, Queues: busy, Held: true}, ""},
 	} {
 		if got := judge(&c.view, now); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 		var all threads
+		var lines bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&lines, nil))
 		for i := range threadSamples + 1 {
-			all.sample([]loop.ClientView{c.view})
+			all.sample(log, []loop.ClientView{c.view})
 			if said := all.of(c.view.ID); (said != "") != (c.want != "" && i+1 >= threadSamples) {
 				t.Errorf("%s: after %d samples %q", name, i+1, said)
 			}
 		}
-		all.sample(nil)
+		if n := strings.Count(lines.String(), "\n"); n != min(len(c.want), 1) {
+			t.Errorf("%s: %d lines in the log, want one for each fault:\n%s", name, n, &lines)
+		}
+		all.sample(log, nil)
 		if said := all.of(c.view.ID); said != "" {
 			t.Errorf("%s: after its end %q", name, said)
 		}
