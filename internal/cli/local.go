@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,8 +44,11 @@ const (
 	envDir          = "XSCHED_DIR"
 	envBinary       = "XSCHED_BINARY" // this program, which the shim starts for a private scheduler
 
-	schedulerLocal = "LCL"
-	schedulerApp   = "APP"
+	envAuto = "XSCHED_AUTO_XQUEUE"
+
+	schedulerGlobal = "GLB"
+	schedulerLocal  = "LCL"
+	schedulerApp    = "APP"
 
 	privatePrefix = "xsched-local-"
 	lookPeriod    = 200 * time.Millisecond // of the check for remaining children
@@ -86,9 +90,29 @@ func warnVariables(a *app, env *environment, private, asked bool) {
 	case !private:
 		a.warn("%s=%s is ignored, because the daemon in %s has its own; use --local for a private one", envPolicy, name, namedDir(a, env))
 	}
+	warnNames(a, env)
 	for _, v := range upstream.Variables() {
 		if v.Ignored(env.get(v.Name)) {
 			a.warn("%s has no effect: %s", v.Name, v.Instead)
+		}
+	}
+}
+
+// warnNames names a scheduler that does not exist, and variables of queues that do not.
+func warnNames(a *app, env *environment) {
+	for _, name := range []string{envScheduler, envSchedulerOld} {
+		value := env.get(name)
+		switch strings.ToUpper(value) {
+		case "", schedulerGlobal, schedulerLocal, schedulerApp:
+		default:
+			a.warn("%s=%s is ignored; use GLB, LCL or APP (%s sets a policy)", name, value, envPolicy)
+		}
+	}
+	for _, pair := range env.list() {
+		name, _, _ := strings.Cut(pair, "=")
+		known := name == envAuto || slices.ContainsFunc(model.HintFields(), func(f model.HintField) bool { return f.Env == name })
+		if strings.HasPrefix(name, envAuto) && !known {
+			a.warn("%s is ignored: there is no such variable; see `xsched run --help` for the options", name)
 		}
 	}
 }

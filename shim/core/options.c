@@ -84,16 +84,16 @@ static void scheduler_option(void) {
   } known[] = {
       {"GLB", XSW_SCHEDULER_GLOBAL}, {"LCL", XSW_SCHEDULER_LOCAL}, {"APP", XSW_SCHEDULER_APP}};
   char text[16];
-  if (!xsi_option_text("XSCHED_SCHEDULER", text, sizeof text) &&
-      !xsi_option_text("XSCHED_SCHED", text, sizeof text))
+  const char *name = "XSCHED_SCHEDULER";
+  if (!xsi_option_text(name, text, sizeof text) &&
+      !xsi_option_text(name = "XSCHED_SCHED", text, sizeof text))
     return;
   for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
     if (same_word(text, known[i].name)) {
       xsi_options.scheduler = known[i].scheduler;
       return;
     }
-  if (text[0] != 0)
-    xsi_log(XSI_ERROR, "XSCHED_SCHEDULER=%s is ignored; give GLB, LCL or APP", text);
+  if (text[0] != 0) xsi_log(XSI_ERROR, "%s=%s is ignored; give GLB, LCL or APP", name, text);
 }
 
 static void granularity_option(void) {
