@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -187,6 +189,20 @@ func (c *colocation) run(ctx context.Context) error {
 	return c.readRecording()
 }
 
+// environment is that of a program: this process's, with the daemon of the run in place of any other
+// scheduler. The last of equal names counts, as os/exec has it.
+func (c *colocation) environment(offline bool) []string {
+	env := slices.DeleteFunc(os.Environ(), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.Contains([]string{"XSCHED_SOCKET", "XSCHED_SCHEDULER", "XSCHED_SCHED", "XSCHED_POLICY"}, name)
+	})
+	env = append(env, "XSCHED_DIR="+c.rig.Dir)
+	if offline {
+		env = append(env, c.OfflineEnv...)
+	}
+	return env
+}
+
 // start runs a command, with or without the daemon.
 func (c *colocation) start(name, command string, priority int, bare bool) (*side, error) {
 	s := &side{name: name, done: make(chan struct{}), pids: map[int]bool{}}
@@ -195,10 +211,7 @@ func (c *colocation) start(name, command string, priority int, bare bool) (*side
 		argv = append(argv, "--virtual")
 	}
 	argv = append(argv, "--", "/bin/sh", "-c", command)
-	env := bench.WithEnv("XSCHED_DIR=" + c.rig.Dir)
-	if priority < 0 {
-		env = append(env, c.OfflineEnv...)
-	}
+	env := c.environment(priority < 0)
 	if bare {
 		argv = []string{"/bin/sh", "-c", command}
 		if c.Virtual {

@@ -24,6 +24,28 @@ import (
 
 func TestMain(m *testing.M) { benchtest.Main(m) }
 
+// TestEnvironment: both programs get this process's variables, and the daemon of the run. Those of --offline-env
+// are the offline program's alone.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("XSCHED_AMD_SESSION", "1")
+	t.Setenv("XSCHED_SOCKET", "/elsewhere")
+	t.Setenv("XSCHED_DIR", "/elsewhere")
+	t.Setenv("XSCHED_POLICY", "UP")
+	c := &colocation{Options: Options{OfflineEnv: []string{"XSCHED_AMD_SESSION=0"}}, rig: &bench.Rig{Dir: "/here"}}
+	for offline, session := range map[bool]string{false: "1", true: "0"} {
+		found := map[string]string{}
+		for _, pair := range c.environment(offline) {
+			name, value, _ := strings.Cut(pair, "=")
+			found[name] = value
+		}
+		for name, want := range map[string]string{"XSCHED_AMD_SESSION": session, "XSCHED_DIR": "/here", "XSCHED_SOCKET": "", "XSCHED_POLICY": ""} {
+			if found[name] != want {
+				t.Errorf("offline %v: %s=%q, want %q", offline, name, found[name], want)
+			}
+		}
+	}
+}
+
 // A request lasts from the first busy queue until all queues are idle. A resume during a request is
 // due to the slice.
 func TestHistory(t *testing.T) {
