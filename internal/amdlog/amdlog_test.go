@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -57,6 +59,51 @@ func open(t testing.TB, name string) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// TestDeletedFirst: a log that begins after the creation of its queues lists the rings that it deletes. A release that
+// names software queues there has none to list.
+func TestDeletedFirst(t *testing.T) {
+	deletion := func(at int, ring string) string {
+		return fmt.Sprintf(":3:rocdevice.cpp            :3200: 2016170%04d us: [pid:459769 tid: 0x7f8edc1c4400] Deleting hardware queue %s with refCount 0\n", at, ring)
+	}
+	created := prefix70 + "Created SWq=0x7f8edc1a8000 to map on HWq=0x7f8acd200000 with size 16384 with priority 2, cooperative: 0\n"
+	l := read(t, deletion(1, "0x7f8acd200000")+deletion(2, "0x7f8acc600000")+created+prefix70+dispatch70+"\n"+deletion(3, "0x7f8acc400000"), Options{})
+	p := l.Processes[0]
+	found := map[string][2]uint64{}
+	for _, q := range p.Queues {
+		found[q.HWq] = [2]uint64{q.Created, q.Deleted}
+	}
+	want := map[string][2]uint64{"0x7f8acd200000": {1, 1}, "0x7f8acc600000": {0, 1}, "0x7f8acc400000": {0, 1}}
+	if !maps.Equal(found, want) || p.LifeCount["deleted"] != 3 || p.Queues[0].Ended {
+		t.Errorf("queues %v, want %v; %s", found, want, asJSON(t, p.LifeCount))
+	}
+	old := read(t, dispatchOld+"\n"+strings.ReplaceAll(deletion(1, "0x7f8acd200000"), "[pid:459769 tid: 0x7f8edc1c4400]", "9174 : [tid:0x7f6309ffb6c0]"), Options{}).Processes[0]
+	if len(old.Queues) != 1 || old.LifeCount["deleted"] != 1 || old.Life[0].HWq != "" {
+		t.Errorf("old release: %s", asJSON(t, old))
+	}
+}
+
+// TestFailedLaunches: a log whose launches fail names the call, the error and the count instead of asking for
+// another log level.
+func TestFailedLaunches(t *testing.T) {
+	line := func(message string) string {
+		return ":3:hip_module.cpp           :678 : 8805779969 us: [pid:19349 tid:0x14dec9d33080] " + message + "\n"
+	}
+	text := strings.Repeat(line(" hipLaunchKernel ( 0x14debac11408, {1,1,1}, {256,1,1}, 0x7ffe02541e00, 0, stream:<null> ) ")+
+		line("ihipLaunchKernel: Returned hipErrorInvalidValue : ")+
+		line("hipLaunchKernel: Returned hipErrorInvalidValue : "), 30) +
+		line("hipModuleLaunchKernel: Returned hipErrorLaunchFailure : : duration: 12 us") +
+		line("hipGraphLaunch: Returned hipSuccess : ") + line("hipMalloc: Returned hipErrorOutOfMemory : ")
+	l := read(t, text, Options{})
+	want := []Failure{{"hipLaunchKernel", "hipErrorInvalidValue", 30}, {"hipModuleLaunchKernel", "hipErrorLaunchFailure", 1}}
+	if l.Failed != 31 || l.Kernels != 0 || len(l.Processes) != 1 || !slices.Equal(l.Processes[0].Failures, want) {
+		t.Fatalf("%d failed: %s", l.Failed, asJSON(t, l))
+	}
+	notes := strings.Join(l.notes(), "\n")
+	if !strings.Contains(notes, "hipLaunchKernel failed with hipErrorInvalidValue 30 times") || strings.Contains(notes, "AMD_LOG_LEVEL") {
+		t.Errorf("notes: %s", notes)
+	}
 }
 
 func TestDispatchForms(t *testing.T) {

@@ -73,6 +73,9 @@ type process struct {
 	launch   activity
 	command  activity
 	streams  map[uint64]uint64 // commands by queue object
+	failures map[string]uint64 // failed launches by call and error
+	deleted  map[uint64]*queue // addresses that no record before their deletion proves to be rings
+	rings    bool              // the release names rings, also where it deletes them
 }
 
 type queue struct {
@@ -144,6 +147,8 @@ func (a *analysis) add(c *chunk) {
 			l.Barriers++
 		case command:
 			l.Commands++
+		case failed:
+			l.Failed++
 		}
 		switch {
 		case e.writer == noWriter:
@@ -210,6 +215,15 @@ func (a *analysis) event(p *process, c *chunk, e *event) {
 				p.streams = map[uint64]uint64{}
 			}
 			p.streams[e.swq]++
+		}
+	case failed:
+		p.out.Failed++
+		text := string(c.buf[e.name[0]:e.name[1]])
+		if _, known := p.failures[text]; known || a.room() {
+			if p.failures == nil {
+				p.failures = map[string]uint64{}
+			}
+			p.failures[text]++
 		}
 	case barrier:
 		p.out.Barriers++
@@ -306,14 +320,12 @@ func (a *analysis) queue(p *process, e *event) *queue {
 	if e.hwq == 0 {
 		return nil
 	}
+	p.rings = p.rings || e.swq != 0
 	q := p.queues[e.hwq]
 	if q == nil {
-		if a.queues >= maxQueues || e.kind == acquired || e.kind == released || e.kind == deleted {
+		if q = a.newQueue(p, e); q == nil {
 			return nil
 		}
-		a.queues++
-		q = &queue{hwq: e.hwq, out: Queue{HWq: hex(e.hwq), ID: -1}}
-		p.queues[e.hwq] = q
 	}
 	if e.swq != 0 && len(q.swq) < maxSWq && !slices.Contains(q.swq, e.swq) {
 		q.swq = append(q.swq, e.swq)
@@ -326,6 +338,30 @@ func (a *analysis) queue(p *process, e *event) *queue {
 	}
 	if e.size > 0 {
 		q.out.Size = e.size
+	}
+	return q
+}
+
+// newQueue returns the queue of an address that is not known to be a ring. A log may begin after the
+// queue's creation, so that its deletion is the first record.
+func (a *analysis) newQueue(p *process, e *event) *queue {
+	q := p.deleted[e.hwq]
+	proven := e.kind != acquired && e.kind != released && e.kind != deleted
+	if q == nil {
+		if a.queues >= maxQueues || !proven && e.kind != deleted {
+			return nil
+		}
+		a.queues++
+		q = &queue{hwq: e.hwq, out: Queue{HWq: hex(e.hwq), ID: -1}}
+	}
+	switch {
+	case proven:
+		delete(p.deleted, e.hwq)
+		p.queues[e.hwq] = q
+	case p.deleted == nil:
+		p.deleted = map[uint64]*queue{e.hwq: q}
+	default:
+		p.deleted[e.hwq] = q
 	}
 	return q
 }

@@ -5,8 +5,10 @@ package amdlog
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // finish builds the result.
@@ -61,6 +63,13 @@ func (a *analysis) result(p *process) *Process {
 		out.Activity, out.Basis = a.activity(&p.command), basisCommand
 		out.TopKernels = nil // a command has no name
 	}
+	for text, n := range p.failures {
+		call, err, _ := strings.Cut(text, returnedMark)
+		out.Failures = append(out.Failures, Failure{call, err, n})
+	}
+	slices.SortFunc(out.Failures, func(x, y Failure) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), cmp.Compare(x.Call+x.Error, y.Call+y.Error))
+	})
 	for object, n := range p.streams {
 		out.Streams = append(out.Streams, StreamCount{hex(object), n})
 	}
@@ -68,6 +77,9 @@ func (a *analysis) result(p *process) *Process {
 		return cmp.Or(cmp.Compare(y.Kernels, x.Kernels), cmp.Compare(x.Queue, y.Queue))
 	})
 	out.Streams = slices.Clip(out.Streams[:min(len(out.Streams), topCount)])
+	if p.rings {
+		maps.Copy(p.queues, p.deleted)
+	}
 	out.Queues = []*Queue{}
 	for _, q := range p.queues {
 		q.out.Activity = a.activity(&q.activity)
@@ -82,6 +94,13 @@ func (a *analysis) result(p *process) *Process {
 	})
 	if out.Life == nil {
 		out.Life = []QueueEvent{}
+	}
+	if !p.rings {
+		for i, e := range out.Life {
+			if e.Kind == "deleted" && !slices.ContainsFunc(out.Queues, func(q *Queue) bool { return q.HWq == e.HWq }) {
+				out.Life[i].HWq = "" // the address is that of the software queue
+			}
+		}
 	}
 	return out
 }

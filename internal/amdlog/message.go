@@ -17,6 +17,7 @@ const (
 	acquired // a stream acquired a hardware queue
 	released
 	command // a kernel that the application enqueued
+	failed  // a call that launches kernels returned an error
 )
 
 // event is a parsed message.
@@ -48,6 +49,8 @@ const (
 	selectedMark = "Selected queue refCount: 0x"
 	releasedMark = "releaseQueue refCount:0x"
 	commandMark  = "Command (KernelExecution) enqueued"
+	failedMark   = ": Returned hipError"
+	returnedMark = ": Returned "
 )
 
 // classify compares only the start of a message, because most messages are
@@ -98,6 +101,11 @@ func classify(m []byte) kind {
 	case 'r':
 		if has(m, releasedMark) {
 			return released
+		}
+	case 'h':
+		// The runtime's internal ihipLaunchKernel reports the same failure once more.
+		if i := bytes.IndexByte(m, ':'); i > 0 && has(m[i:], failedMark) && bytes.Contains(m[:i], []byte("Launch")) {
+			return failed
 		}
 	}
 	return other
@@ -194,6 +202,8 @@ func (f *fields) triple(key string) (out [3]uint32, ok bool) {
 	return out, true
 }
 
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
 // decode parses the message m of kind e.kind into e. The message starts at
 // offset at of the chunk.
 func decode(m []byte, at int, e *event) {
@@ -211,6 +221,13 @@ func decode(m []byte, at int, e *event) {
 		}
 		e.name = [2]int32{int32(start), int32(start + len(name))}
 		ok = len(name) > 0
+	case failed:
+		// From the call to the end of the error's name.
+		end := bytes.Index(m, []byte(returnedMark)) + len(returnedMark)
+		for end < len(m) && (isDigit(m[end]) || isLetter(m[end])) {
+			end++
+		}
+		e.name = [2]int32{int32(at), int32(at + end)}
 	case created:
 		ok = decodeCreated(&f, e)
 	case deleted:

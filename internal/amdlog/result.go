@@ -43,6 +43,7 @@ type Log struct {
 	Launches      uint64            `json:"launches"`       // named kernels; a log at level 3 has no dispatches
 	Commands      uint64            `json:"commands"`       // enqueued kernels, which AMD_LOG_MASK can select alone
 	Barriers      uint64            `json:"barriers"`
+	Failed        uint64            `json:"failed_launches"` // calls that launch kernels and returned an error
 	FirstUS       uint64            `json:"first_us"`
 	LastUS        uint64            `json:"last_us"`
 	Processes     []*Process        `json:"processes"`
@@ -61,6 +62,8 @@ type Process struct {
 	Launches   uint64         `json:"launches"`
 	Commands   uint64         `json:"commands"`
 	Barriers   uint64         `json:"barriers"`
+	Failed     uint64         `json:"failed_launches"`
+	Failures   []Failure      `json:"failures,omitempty"`
 	Activity                  // by the most exact record that the log has (see Basis)
 	Basis      string         `json:"basis"` // "dispatch", "launch", "command" or ""
 	Queues     []*Queue       `json:"queues"`
@@ -75,6 +78,13 @@ const (
 	basisLaunch   = "launch"
 	basisCommand  = "command"
 )
+
+// Failure is the number of launches by one call that returned one error.
+type Failure struct {
+	Call  string `json:"call"`
+	Error string `json:"error"`
+	Count uint64 `json:"count"`
+}
 
 // StreamCount is the number of kernels enqueued to a stream's queue object.
 type StreamCount struct {

@@ -94,7 +94,12 @@ func (l *Log) notes() []string {
 	case l.Commands > 0:
 		out = append(out, "the log has only records of enqueued kernels: no names, sizes and hardware queues; set AMD_LOG_LEVEL=4 and include 0x98 in AMD_LOG_MASK")
 	}
-	if l.Kernels == 0 && l.Lines.Records > 0 {
+	for _, p := range l.Processes {
+		for _, f := range p.Failures {
+			out = append(out, fmt.Sprintf("process %s: %s failed with %s %s, and launched nothing", pidText(p.PID), f.Call, f.Error, report.Plural(int(f.Count), "time")))
+		}
+	}
+	if l.Kernels == 0 && l.Failed == 0 && l.Lines.Records > 0 {
 		out = append(out, "no kernels found; set AMD_LOG_LEVEL=4 and, if AMD_LOG_MASK is set, include 0x98 in it")
 	}
 	if l.Lines.Records == 0 {
