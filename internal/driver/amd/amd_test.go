@@ -6,13 +6,18 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"xsched/internal/driver"
 )
 
 func unpack(t testing.TB, name string) []byte {
@@ -105,6 +110,76 @@ func TestRealHQDs(t *testing.T) {
 			if h.Kind == KindCompute && h.Loaded() {
 				t.Errorf("gpu %x has a queue loaded: %+v", n.GPUID, h)
 			}
+		}
+	}
+}
+
+// TestCutDump: wherever a dump is cut, the queues that precede are found as in the whole one. A cut within a line or
+// a descriptor is named.
+func TestCutDump(t *testing.T) {
+	text := string(unpack(t, "mi308x-mqds.txt.gz"))
+	all, err := ParseMQDs(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	third := 0 // where the third queue begins
+	for range 3 {
+		third += strings.Index(text[third+1:], "  Compute queue") + 1
+	}
+	for _, c := range []struct {
+		cut, queues int
+		named       bool
+	}{
+		{third + 5, 2, true},
+		{third + len("  Compute queue on device f7bc\n") + 40, 2, true},
+		{third + len("  Compute queue on device f7bc\n"+strings.Repeat(" ", 4)+strings.Repeat(" ", 82)), 2, true}, // at the end of its first line
+		{third, 2, false},
+		{len(text) - 1, len(all[0].Queues), false},
+	} {
+		got, err := ParseMQDs(strings.NewReader(text[:c.cut]))
+		if errors.Is(err, ErrCut) != c.named || (err != nil) != c.named {
+			t.Errorf("cut at %d: %v, want a cut: %v", c.cut, err, c.named)
+		}
+		if len(got) != 1 || !reflect.DeepEqual(got[0].Queues, all[0].Queues[:c.queues]) {
+			t.Errorf("cut at %d: %d queues, want the first %d of %d", c.cut, len(got[0].Queues), c.queues, len(all[0].Queues))
+		}
+	}
+}
+
+// TestCutDumpOfProcess: a saved dump that is cut before a process or within its first queue does not mean that the
+// process has no queue. A later cut leaves the queues before it, with a note.
+func TestCutDumpOfProcess(t *testing.T) {
+	text := string(unpack(t, "mi308x-mqds.txt.gz"))
+	name := filepath.Join(t.TempDir(), "mqds")
+	for cut, c := range map[int]struct {
+		table, note string
+	}{
+		120:           {"", "the dump is cut"},
+		len(text) - 5: {"mqds", "the dump is cut"},
+	} {
+		if err := os.WriteFile(name, []byte(text[:cut]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		i, err := kernelDriver{}.Inspect(driver.InspectionSource{Dumps: []string{name}}, 94314)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var table strings.Builder
+		i.WriteTable(&table)
+		if strings.Contains(table.String(), "no queue") || !strings.Contains(table.String(), c.table) || !strings.Contains(fmt.Sprint(i.Notes()), c.note) {
+			t.Errorf("cut at %d: %s; notes %v", cut, &table, i.Notes())
+		}
+	}
+}
+
+// TestUnknownSize: a queue whose size no source states has "-" in the table.
+func TestUnknownSize(t *testing.T) {
+	var table strings.Builder
+	(&inspection{found: &Found{Queues: []FoundQueue{{ID: 7, Type: "compute", Ring: 0x1000, Sources: []string{"log"}}}}}).WriteTable(&table)
+	lines := strings.Split(table.String(), "\n")
+	for i, name := range strings.Fields(lines[1]) {
+		if found := strings.Fields(lines[2])[i]; name == "BYTES" && found != "-" {
+			t.Errorf("BYTES %s in\n%s", found, &table)
 		}
 	}
 }

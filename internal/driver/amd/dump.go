@@ -27,6 +27,9 @@ const (
 // ErrFormat marks text that is not a dump of the driver.
 var ErrFormat = errors.New("not in the driver's format")
 
+// ErrCut marks a dump that ends within a line or a descriptor. What precedes is whole.
+var ErrCut = errors.New("the dump is cut; the queues behind the cut are unknown")
+
 // maxDumpWords limits a register block; a memory queue descriptor has 512.
 const maxDumpWords = 4096
 
@@ -181,15 +184,29 @@ func (b *blocks) add(d dumpLine) error {
 	return nil
 }
 
-// dumpLines calls line for each line of r and adds line numbers to errors.
+// dumpLines calls line for each line of r and adds line numbers to errors. A last line without an end that
+// is not understood is a cut.
 func dumpLines(r io.Reader, what string, line func(string) error) error {
 	s := bufio.NewScanner(r)
+	ended := true // the line is
+	s.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		advance, token, err := bufio.ScanLines(data, atEOF)
+		ended = advance == 0 || data[advance-1] == '\n'
+		return advance, token, err
+	})
 	for n := 1; s.Scan(); n++ {
-		if err := line(s.Text()); err != nil {
+		err := line(s.Text())
+		switch {
+		case err != nil && !ended:
+			return fmt.Errorf("parse %s, line %d: %w", what, n, ErrCut)
+		case err != nil:
 			return fmt.Errorf("parse %s, line %d: %w", what, n, err)
 		}
 	}
-	if err := s.Err(); err != nil {
+	switch err := s.Err(); {
+	case errors.Is(err, io.ErrUnexpectedEOF): // of a compressed file
+		return fmt.Errorf("read %s: %w", what, ErrCut)
+	case err != nil:
 		return fmt.Errorf("read %s: %w", what, err)
 	}
 	return nil

@@ -126,8 +126,14 @@ func (s Sources) findInDumps(pid int) (Found, error) {
 		return f, fmt.Errorf("find queues: %w", ErrNoDriver)
 	}
 	list, reason := s.descriptors(&f)
-	if reason == reasonNoProcess {
+	switch reason {
+	case "":
+	case reasonNoProcess:
 		return f, fmt.Errorf("find process %d: %w", pid, ErrNotDumped)
+	case reasonCut:
+		return f, fmt.Errorf("find process %d: %w", pid, ErrCut)
+	default:
+		return f, fmt.Errorf("find process %d: %s", pid, f.Notes[len(f.Notes)-1].Text)
 	}
 	for _, d := range list {
 		f.addUnnumbered(d)

@@ -32,7 +32,7 @@ func (kernelDriver) Inspect(from driver.InspectionSource, pid int) (driver.Inspe
 		return nil, fmt.Errorf("%w; use one of those", err)
 	}
 	cause := strings.Join(strings.Fields(err.Error()), " ")
-	for _, known := range []error{ErrNoDriver, ErrNotListed, ErrNotDumped} {
+	for _, known := range []error{ErrNoDriver, ErrNotListed, ErrNotDumped, ErrCut} {
 		if errors.Is(err, known) {
 			cause = known.Error()
 		}
@@ -145,12 +145,15 @@ func (i *inspection) WriteTable(w io.Writer) {
 	table := driver.NewTable(w)
 	fmt.Fprintln(table, "QUEUE\tTYPE\tGPU\tPCI\tTARGET\tRING\tBYTES\tREAD\tWRITE\tPRIO\tACTIVE\tLOADED\tKERNELS\tFROM")
 	for _, q := range f.Queues {
-		id, ring, kernels, priority, gpu := unknown, unknown, "-", number(q.Priority, "-"), unknown
+		id, ring, bytes, kernels, priority, gpu := unknown, unknown, "-", "-", number(q.Priority, "-"), unknown
 		if q.ID >= 0 {
 			id = strconv.Itoa(q.ID)
 		}
 		if q.Ring != 0 {
 			ring = fmt.Sprintf("%#x", q.Ring)
+		}
+		if q.Bytes != 0 {
+			bytes = strconv.FormatUint(q.Bytes, 10)
 		}
 		if q.GPUID != 0 {
 			gpu = strconv.FormatUint(uint64(q.GPUID), 10)
@@ -165,7 +168,7 @@ func (i *inspection) WriteTable(w io.Writer) {
 				from += " (deleted)"
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, gpu, orDash(q.PCI), orDash(q.Target), ring, q.Bytes,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, gpu, orDash(q.PCI), orDash(q.Target), ring, bytes,
 			number(q.Read, "-"), number(q.Write, "-"), priority, yesNo(q.Active), yesNo(q.Loaded), kernels, from)
 	}
 	_ = table.Flush()

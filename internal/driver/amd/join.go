@@ -20,6 +20,7 @@ const (
 const (
 	reasonDump      = "debugfs mqds can't be read"
 	reasonNoProcess = "debugfs mqds does not name the process"
+	reasonCut       = "debugfs mqds is cut before the first queue of the process"
 	reasonCopies    = "descriptors of copy queues are not decoded"
 	reasonFormat    = "the GPU's descriptors have an unknown format"
 	reasonChanging  = "queues were created or destroyed while they were read"
@@ -76,13 +77,17 @@ func (s Sources) descriptors(f *Found) ([]MQDQueue, string) {
 	defer file.Close()
 	all, err := ParseMQDs(file)
 	f.note("debugfs mqds", err)
-	if err != nil {
+	cut := errors.Is(err, ErrCut)
+	if err != nil && !cut {
 		return nil, reasonDump
 	}
 	for _, p := range all {
-		if p.PID == f.PID {
+		if p.PID == f.PID && (!cut || len(p.Queues) > 0) {
 			return p.Queues, ""
 		}
+	}
+	if cut {
+		return nil, reasonCut
 	}
 	return nil, reasonNoProcess
 }

@@ -3,6 +3,7 @@
 package amd
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -31,11 +32,13 @@ func (q MQDQueue) Ring() (Ring, bool) {
 	return q.Rings[0], true
 }
 
-// ParseMQDs parses the dump of memory queue descriptors.
+// ParseMQDs parses the dump of memory queue descriptors. With ErrCut it returns the queues before the cut.
 func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
 	var out []ProcessMQDs
 	var words blocks
+	partial := false // the last descriptor
 	flush := func() {
+		partial = false
 		if len(out) == 0 || len(out[len(out)-1].Queues) == 0 {
 			words = blocks{}
 			return
@@ -43,12 +46,14 @@ func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
 		p := &out[len(out)-1]
 		q := &p.Queues[len(p.Queues)-1]
 		for _, b := range words.list {
-			if q.Kind != KindCompute || len(b.words) == 0 || b.words[0] != mqdHeader || len(b.words) < mqdRegisters/4 {
+			if q.Kind != KindCompute || len(b.words) == 0 || b.words[0] != mqdHeader {
 				continue
 			}
-			if ring, ok := decodeRing(b.words[mqdRegisters/4:]); ok {
+			ring, ok := decodeRing(b.words[min(mqdRegisters/4, len(b.words)):])
+			if ok {
 				q.Rings = append(q.Rings, ring)
 			}
+			partial = !ok
 		}
 		words = blocks{}
 	}
@@ -87,6 +92,15 @@ func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
 		}
 	})
 	flush()
+	if err == nil && partial {
+		err = fmt.Errorf("parse mqds: %w", ErrCut)
+	}
+	if errors.Is(err, ErrCut) && len(out) > 0 {
+		p := &out[len(out)-1]
+		if n := len(p.Queues); n > 0 && len(p.Queues[n-1].Rings) == 0 {
+			p.Queues = p.Queues[:n-1]
+		}
+	}
 	return out, err
 }
 
