@@ -81,6 +81,7 @@ def write_wheel(folder: str, library: Optional[Path]) -> str:
     for path in (HERE / "xsched").iterdir():
         if path.suffix == ".py" or path.name == "py.typed":
             files[f"xsched/{path.name}"] = path.read_bytes()
+    files["xsched_hip.py"] = (HERE / "xsched_hip.py").read_bytes()
     tag = "py3-none-any"
     if library is not None:
         content = library.read_bytes()

@@ -41,7 +41,8 @@ class Wheel(unittest.TestCase):
         with zipfile.ZipFile(os.path.join(self.folder, name)) as wheel:
             wheel.extractall(site)
         program = (
-            "import importlib.metadata as m, xsched; from xsched import XSched\n"
+            "import importlib.metadata as m, xsched, xsched.hip, xsched_hip; from xsched import XSched\n"
+            "assert xsched_hip.XSchedHip is xsched.hip.XSchedHip and xsched_hip.hint is xsched.hint\n"
             "print(m.version('xsched'), xsched.library_path(), int(XSched.XQueueDestroy(9)))"
         )
         environment = {**test_virtual.clean_environment(), "PYTHONPATH": site}
