@@ -26,9 +26,10 @@ LIBRARY := $(SONAME).$(subst $(empty) $(empty),.,$(wordlist 2,3,$(subst ., ,$(fi
 # Reproducible packages: all times are that of the commit.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-# Upstream's names of the library. Its programs preload the first kind and link with the second. The
+# Upstream's names of the library and, with that of the reports' queue finder, of the program. Its programs preload the first kind and link with the second. The
 # SONAME is the same for all, so that a program has one copy of the library whatever it was linked with.
 PRELOAD_NAMES := libshimcuda.so libshimhip.so libshimopencl.so
+TOOL_NAMES := xserver xcli x11_monitor x11_launcher queue_finder
 LINK_NAMES := libxsched.so libpreempt.so libhalcuda.so libhalhip.so
 # Not wire.h: the contract with the daemon is no interface for programs.
 PUBLIC_HEADERS = $(filter-out shim/include/xsched/wire%,$(shell find shim/include/xsched -name '*.h'))
@@ -58,11 +59,13 @@ install-gpreempt: build/gpreempt/libgpreempt.so ## stage libgpreempt and its hea
 	install -D -m 644 build/gpreempt/libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt.so
 	@ln -sf libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt_poc.so
 	install -D -m 644 shim/include/gpreempt.h $(DESTDIR)$(INCLUDEDIR)/gpreempt.h
+	@ln -sf gpreempt.h $(DESTDIR)$(INCLUDEDIR)/libgpreempt_poc.h
 
 # PROGRAM with its manual, completions, units and files for monitoring. It exists already.
 .PHONY: install-program
 install-program:
 	install -D -m 755 $(PROGRAM) $(DESTDIR)$(BINDIR)/xsched
+	@for name in $(TOOL_NAMES); do ln -sf xsched $(DESTDIR)$(BINDIR)/$$name; done
 	@$(GO) run ./tools/manual -version $(RELEASE) -zsh $(ZSHDIR) -out $(DESTDIR)$(DATADIR)
 	@set -e; for unit in $(UNITS); do install -d $(DESTDIR)$(UNITDIR); \
 		sed 's|/usr/bin/xsched|$(BINDIR)/xsched|' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/}; done
@@ -107,6 +110,12 @@ install: ## install program, library, headers, manual and units below DESTDIR an
 install-stage: build
 	@rm -rf $(STAGE)/install
 	@$(MAKE) --no-print-directory -s install-program install-dev DESTDIR=$(STAGE)/install PREFIX=$(PREFIX)
+
+# Upstream's targets. The platforms are one library here.
+INSTALL_PATH ?= output
+.PHONY: cuda hip opencl
+cuda hip opencl: ## upstream's targets: install program, library and headers into INSTALL_PATH (output)
+	@$(MAKE) --no-print-directory install DESTDIR= PREFIX='$(abspath $(INSTALL_PATH))' SYSCONFDIR='$(abspath $(INSTALL_PATH))/etc' LDCONFIG=true
 
 .PHONY: uninstall
 uninstall: ## remove what `make install` put below DESTDIR and PREFIX, and nothing else

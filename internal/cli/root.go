@@ -76,6 +76,8 @@ func Main(argv []string) int {
 		root = x11MonitorRoot(a)
 	case name == "x11_launcher":
 		root = x11LauncherRoot(a)
+	case name == "queue_finder":
+		root, args = newRoot(a), append([]string{"queues"}, args...)
 	default:
 		root = newRoot(a)
 	}

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		"xcli":    func() { os.Exit(Main(os.Args)) },
 		"xserver": func() { os.Exit(Main(os.Args)) },
 
+		"queue_finder": func() { os.Exit(Main(os.Args)) },
 		"x11_launcher": func() { os.Exit(Main(os.Args)) },
 		"x11_monitor":  func() { os.Exit(Main(os.Args)) },
 	})

@@ -81,11 +81,25 @@ func TestLongInstall(t *testing.T) {
 	if err := os.MkdirAll(keep, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	other := filepath.Join(dest, "usr", "local", "bin", "xcli") // upstream's own
+	if err := os.MkdirAll(filepath.Dir(other), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other, []byte("theirs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	before := output(t, "find", dest)
 	install := func(target string) string {
 		return output(t, "make", "-s", "-C", root, target, "DESTDIR="+dest, "STAGE="+t.TempDir())
 	}
-	install("install")
+	if said := install("install"); !strings.Contains(said, "kept "+other) || read(t, other) != "theirs" {
+		t.Errorf("said %q", said)
+	}
+	for _, name := range []string{"xserver", "x11_monitor", "x11_launcher", "queue_finder"} {
+		if got := output(t, filepath.Join(filepath.Dir(other), name), "--help"); !strings.Contains(got, "Usage:") {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
 	program := filepath.Join(dest, "usr", "local", "bin", "xsched")
 	if got := output(t, program, "--version"); !strings.HasPrefix(got, "xsched "+version(t)) {
 		t.Errorf("installed %s", got)
@@ -125,6 +139,17 @@ func TestLongNextStep(t *testing.T) {
 		got := output(t, append([]string{"sh", filepath.Join(root, "deploy", "scripts", "postinstall")}, strings.Fields(args)...)...)
 		if strings.Contains(got, "systemctl enable --now xsched; xsched doctor") != want {
 			t.Errorf("postinstall %s: %q", args, got)
+		}
+	}
+}
+
+// TestLongUpstreamTargets: upstream's `make hip INSTALL_PATH=DIR` installs all into that folder.
+func TestLongUpstreamTargets(t *testing.T) {
+	folder := t.TempDir()
+	output(t, "make", "-s", "-C", root, "hip", "INSTALL_PATH="+folder, "STAGE="+t.TempDir())
+	for _, name := range []string{"bin/xserver", "bin/xcli", "lib/libshimhip.so", "lib/libhalhip.so", "include/xsched/hip/hal.h"} {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			t.Error(err)
 		}
 	}
 }
