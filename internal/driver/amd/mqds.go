@@ -34,74 +34,83 @@ func (q MQDQueue) Ring() (Ring, bool) {
 
 // ParseMQDs parses the dump of memory queue descriptors. With ErrCut it returns the queues before the cut.
 func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
-	var out []ProcessMQDs
-	var words blocks
-	partial := false // the last descriptor
-	flush := func() {
-		partial = false
-		if len(out) == 0 || len(out[len(out)-1].Queues) == 0 {
-			words = blocks{}
-			return
-		}
-		p := &out[len(out)-1]
-		q := &p.Queues[len(p.Queues)-1]
-		for _, b := range words.list {
-			if q.Kind != KindCompute || len(b.words) == 0 || b.words[0] != mqdHeader {
-				continue
-			}
-			ring, ok := decodeRing(b.words[min(mqdRegisters/4, len(b.words)):])
-			if ok {
-				q.Rings = append(q.Rings, ring)
-			}
-			partial = !ok
-		}
-		words = blocks{}
-	}
-	err := dumpLines(r, "mqds", func(text string) error {
-		if d, ok := parseDumpLine(text); ok {
-			if len(out) == 0 || len(out[len(out)-1].Queues) == 0 {
-				return fmt.Errorf("words without a queue: %w", ErrFormat)
-			}
-			return words.add(d)
-		}
-		switch trimmed := strings.TrimSpace(text); {
-		case trimmed == "":
-			return nil
-		case strings.HasPrefix(trimmed, "Process "):
-			flush()
-			p, err := parseMQDProcess(trimmed)
-			if err != nil {
-				return err
-			}
-			out = append(out, p)
-			return nil
-		case strings.Contains(trimmed, " queue on device "):
-			flush()
-			if len(out) == 0 {
-				return fmt.Errorf("a queue without a process: %w", ErrFormat)
-			}
-			q, err := parseMQDQueue(trimmed)
-			if err != nil {
-				return err
-			}
-			p := &out[len(out)-1]
-			p.Queues = append(p.Queues, q)
-			return nil
-		default:
-			return fmt.Errorf("unknown line %.60q: %w", text, ErrFormat)
-		}
-	})
-	flush()
-	if err == nil && partial {
+	var p mqdParser
+	err := dumpLines(r, "mqds", p.line)
+	p.flush()
+	if err == nil && p.partial {
 		err = fmt.Errorf("parse mqds: %w", ErrCut)
 	}
-	if errors.Is(err, ErrCut) && len(out) > 0 {
-		p := &out[len(out)-1]
-		if n := len(p.Queues); n > 0 && len(p.Queues[n-1].Rings) == 0 {
-			p.Queues = p.Queues[:n-1]
-		}
+	if q := p.queue(); q != nil && errors.Is(err, ErrCut) && len(q.Rings) == 0 {
+		last := &p.out[len(p.out)-1]
+		last.Queues = last.Queues[:len(last.Queues)-1]
 	}
-	return out, err
+	return p.out, err
+}
+
+// mqdParser takes the lines of a dump.
+type mqdParser struct {
+	out     []ProcessMQDs
+	words   blocks // of the last queue
+	partial bool   // the last descriptor is cut
+}
+
+// queue is the last one; nil: its process has none yet.
+func (p *mqdParser) queue() *MQDQueue {
+	if len(p.out) == 0 || len(p.out[len(p.out)-1].Queues) == 0 {
+		return nil
+	}
+	queues := p.out[len(p.out)-1].Queues
+	return &queues[len(queues)-1]
+}
+
+// flush decodes the words of the last queue.
+func (p *mqdParser) flush() {
+	q := p.queue()
+	p.partial = false
+	for _, b := range p.words.list {
+		if q == nil || q.Kind != KindCompute || len(b.words) == 0 || b.words[0] != mqdHeader {
+			continue
+		}
+		ring, ok := decodeRing(b.words[min(mqdRegisters/4, len(b.words)):])
+		if ok {
+			q.Rings = append(q.Rings, ring)
+		}
+		p.partial = !ok
+	}
+	p.words = blocks{}
+}
+
+func (p *mqdParser) line(text string) error {
+	if d, ok := parseDumpLine(text); ok {
+		if p.queue() == nil {
+			return fmt.Errorf("words without a queue: %w", ErrFormat)
+		}
+		return p.words.add(d)
+	}
+	switch trimmed := strings.TrimSpace(text); {
+	case trimmed == "":
+		return nil
+	case strings.HasPrefix(trimmed, "Process "):
+		p.flush()
+		process, err := parseMQDProcess(trimmed)
+		if err == nil {
+			p.out = append(p.out, process)
+		}
+		return err
+	case strings.Contains(trimmed, " queue on device "):
+		p.flush()
+		if len(p.out) == 0 {
+			return fmt.Errorf("a queue without a process: %w", ErrFormat)
+		}
+		q, err := parseMQDQueue(trimmed)
+		if err == nil {
+			last := &p.out[len(p.out)-1]
+			last.Queues = append(last.Queues, q)
+		}
+		return err
+	default:
+		return fmt.Errorf("unknown line %.60q: %w", text, ErrFormat)
+	}
 }
 
 // parseMQDProcess parses "Process 94314 PASID 0x8001:". AMD's own driver package prints
