@@ -73,7 +73,8 @@ func inside(dir string, ctl *client.Client, what string, pid int) (string, error
 		}
 		return strconv.Itoa(os.Getpid()), err
 	case "map": // as a program on the first virtual GPU that does not connect
-		fd, err := unix.MemfdCreate("vgpu:0:"+sessiontest.GPU.String()+":/", 0)
+		socket := filepath.Join(dir, "..", "..", "none") // of startGrants: no other daemon of this machine sees the mapping
+		fd, err := unix.MemfdCreate("vgpu:0:"+sessiontest.GPU.String()+":"+socket, 0)
 		if err == nil {
 			err = unix.Ftruncate(fd, 4096)
 		}

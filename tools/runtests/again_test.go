@@ -136,7 +136,7 @@ func TestCrashes(t *testing.T) {
 		"shim/a.c:3:4: runtime error: signed integer overflow\n":                                      true,
 		"WARNING: ThreadSanitizer: data race (pid=1)\n":                                               true,
 		"    x_test.go:9: a program with AddressSanitizer ran for 3 s, want 1 s\n":                    false,
-		"    x_test.go:7: wrong result: checksum 1, want 2\n": true,
+		"    x_test.go:7: wrong result: checksum 1, want 2\n":                                         true,
 		"signal: killed": false,
 		"signal: segmentation fault (core dumped)": true,
 	} {
