@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,18 +18,23 @@ import (
 // slower to start.
 const kubeProgram = "xsched-kube"
 
-func kubeCommand() *cobra.Command {
+func kubeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kube COMMAND [ARG...]",
 		Short: "Run XSched on Kubernetes nodes",
 		Long: `Run the Kubernetes node plugin and the tools for clusters. The commands are those of
-the program xsched-kube, which is installed next to xsched.`,
+the program xsched-kube, which is installed next to xsched, by a package of its own
+or by ` + "`make kube`" + `. With it, --help lists them.`,
 		Example: `  xsched kube node --help
   xsched kube version`,
 		DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			program, err := findKube()
-			if err != nil {
+			switch {
+			case err != nil && (len(args) == 0 || slices.Contains([]string{"help", "-h", "--help"}, args[0])):
+				a.warn("%v", err)
+				return c.Help()
+			case err != nil:
 				return exitError{exitNotFound, err}
 			}
 			err = syscall.Exec(program, append([]string{kubeProgram}, args...), os.Environ())
