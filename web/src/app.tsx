@@ -6,7 +6,7 @@ import { Chart } from "./chart";
 import { Controls, Login } from "./controls";
 import { Detail } from "./detail";
 import { Events } from "./events";
-import { count, duration, modeText, percent } from "./format";
+import { count, duration, modeText, percent, untimed } from "./format";
 import { linesOf, spanSeconds, stepsOf, sumOf } from "./history";
 import { rowsOf, type Row } from "./rows";
 import { ranges, type State, type Store } from "./store";
@@ -142,8 +142,8 @@ function Figures({ rows, state }: { rows: Row[]; state: State }) {
       <h2 id="figures">Distributions</h2>
       <div class="charts">
         <Bars title="Request latency of all tenants" histogram={latency} empty="No request has ended yet." />
-        <Bars title="Time to preempt a program" histogram={preempt} empty="Nothing was preempted yet." />
-        <Bars title="Time until a preempted program ran again" histogram={state.stats?.queue_wait} empty="Nothing was preempted yet." waiting />
+        <Bars title="Time to preempt a program" histogram={preempt} empty={untimed(state.stats)} />
+        <Bars title="Time until a preempted program ran again" histogram={state.stats?.queue_wait} empty={untimed(state.stats)} waiting />
       </div>
       <h3>Latency targets</h3>
       {targets.length === 0 ? <p class="empty">No program has a target. Set one with <code>xsched hint PID --slo 20ms</code>.</p> : (

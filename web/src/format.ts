@@ -39,6 +39,13 @@ export function modeText(mode: string, level?: number): string {
   return level ? `${mode} ${level}` : mode;
 }
 
+// untimed says why a distribution of preemptions is empty. Only operations on hardware queues have a
+// duration: programs also yield to longer timeslices, and are held at launches.
+export function untimed(stats: { preemptions: number; yields: number } | undefined): string {
+  const all = (stats?.preemptions ?? 0) + (stats?.yields ?? 0);
+  return all === 0 ? "Nothing was preempted yet." : `No duration: the programs yielded to longer timeslices or were held at launches (${count(all)} times).`;
+}
+
 const two = (n: number): string => n.toString().padStart(2, "0");
 
 // clock writes the local time of day of Unix nanoseconds.

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count, duration, modeText, none, percent, plain, programName } from "../src/format";
+import { count, duration, modeText, none, percent, plain, programName, untimed } from "../src/format";
 
 test("durations use the unit that keeps them short", () => {
   const cases: [number | undefined, string][] = [
@@ -52,4 +52,11 @@ test("an interpreter's program is its script", () => {
 test("a name can't reorder or hide the text around it", () => {
   assert.equal(plain("a\u202eb\u0000\nc\u2066\u200b"), "a\ufffdb\ufffd\ufffdc\ufffd\ufffd");
   assert.equal(plain("训练.py – é"), "训练.py – é");
+});
+
+test("an empty distribution does not contradict the number of preemptions", () => {
+  assert.equal(untimed(undefined), "Nothing was preempted yet.");
+  assert.equal(untimed({ preemptions: 0, yields: 0 }), "Nothing was preempted yet.");
+  assert.ok(/^No duration: .* \(539 times\)\.$/.test(untimed({ preemptions: 0, yields: 539 })));
+  assert.ok(untimed({ preemptions: 2, yields: 1 }).includes("(3 times)"));
 });
