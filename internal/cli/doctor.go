@@ -105,7 +105,7 @@ func askDaemon(ctx context.Context, a *app) (doctor.Daemon, error) {
 	defer client.Close()
 	out := doctor.Daemon{Dir: running.Dir, Version: running.Version, UID: running.UID, Virtual: running.Virtual, Platform: running.Platform}
 	if stats, err := client.Stats(ctx); err == nil {
-		out.Scheduling = stats.Scheduling
+		out.Scheduling, out.Dead = stats.Scheduling, stats.Dead()
 	}
 	if reply, err := client.Devices(ctx); err == nil {
 		for _, d := range reply.Devices {

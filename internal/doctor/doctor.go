@@ -48,10 +48,12 @@ type Device struct {
 // Daemon describes a running daemon.
 type Daemon struct {
 	Dir, Version, Scheduling string
-	UID                      int
-	Virtual                  bool
-	Platform                 string // of the virtual GPU
-	Devices                  []Device
+	// Dead is the part of the daemon that is dead, in a sentence; empty: all work.
+	Dead     string
+	UID      int
+	Virtual  bool
+	Platform string // of the virtual GPU
+	Devices  []Device
 }
 
 // Machine is the host under examination.

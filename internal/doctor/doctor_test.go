@@ -226,6 +226,9 @@ func TestDefects(t *testing.T) {
 		"no daemon": {func(_ *testing.T, m *Machine) {
 			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("no daemon at x; start one") }
 		}, "daemon", Limited, []string{"no daemon at x", "natively", "start one"}, 3},
+		"a dead daemon": {func(_ *testing.T, m *Machine) {
+			m.Daemon = func() (Daemon, error) { return Daemon{Dead: "engine loop: no sign of life for 3s"}, nil }
+		}, "daemon", Limited, []string{"is dead: engine loop", "restart the daemon"}, 3},
 		"a GPU that does not stop": {func(_ *testing.T, m *Machine) {
 			m.Daemon = func() (Daemon, error) {
 				return Daemon{Devices: []Device{{ID: "0000:19:00.0", MaxLevel: 1, LevelReason: "not supported", Probed: true}}}, nil

@@ -136,7 +136,11 @@ func (e *examination) service(err error) {
 	if d.Virtual {
 		detail += ", with a virtual GPU"
 	}
-	e.add(name, OK, detail, "")
+	if d.Dead == "" {
+		e.add(name, OK, detail, "")
+	} else {
+		e.add(name, Limited, detail+", but is dead: "+d.Dead, "restart the daemon; programs run unscheduled meanwhile")
+	}
 	for _, dev := range d.Devices {
 		if dev.Probed && dev.MaxLevel < 3 || !dev.Probed && dev.MaxLevel < 3 && dev.LevelReason != "" {
 			e.report.Level = min(e.report.Level, dev.MaxLevel)
