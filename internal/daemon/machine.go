@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -30,7 +31,7 @@ const (
 	// A working one is not examined again: it opens device nodes, which may wake a GPU.
 	examineAgain = 2 * time.Second
 	// examineTime bounds how long a reader waits for an examination.
-	examineTime = time.Second
+	examineTime = 2 * time.Second
 )
 
 // refresh starts an examination if the last one has ended and is out of date. The channel is closed at
@@ -75,7 +76,7 @@ func (m *machine) problems(ctx context.Context) []control.Problem {
 	select {
 	case <-m.refresh():
 	case <-time.After(examineTime):
-		return []control.Problem{{Cause: "the drivers of this host do not answer", Remedy: "check `dmesg`"}}
+		return []control.Problem{{Cause: fmt.Sprintf("the drivers of this host did not answer within %v", examineTime), Remedy: "check `dmesg`"}}
 	case <-ctx.Done():
 		return nil
 	}

@@ -75,7 +75,7 @@ func TestBlockedExamination(t *testing.T) {
 		free := make(chan struct{})
 		m := &machine{log: slog.New(slog.DiscardHandler), drivers: loaded(presentDriver{}), examine: func() []driver.Check { <-free; return nil }}
 		begin := time.Now()
-		if got := m.problems(t.Context()); len(got) != 1 || !strings.Contains(got[0].Cause, "do not answer") || time.Since(begin) != examineTime {
+		if got := m.problems(t.Context()); len(got) != 1 || !strings.Contains(got[0].Cause, "did not answer") || time.Since(begin) != examineTime {
 			t.Errorf("problems %+v after %v", got, time.Since(begin))
 		}
 		close(free)
