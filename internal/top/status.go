@@ -4,6 +4,7 @@ package top
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -39,10 +40,10 @@ type Status struct {
 	HeartbeatAgeNS int64  `json:"heartbeat_age_ns,omitempty"`
 	Scheduling     string `json:"scheduling,omitempty"`
 
-	dead bool // the daemon answers, but does not work
-	list control.List
-	up   time.Duration
-	read time.Duration // since the configuration file was read
+	absent string // why there is nothing about the daemon
+	list   control.List
+	up     time.Duration
+	read   time.Duration // since the configuration file was read
 }
 
 // Worst is the tenant that suffers most.
@@ -60,12 +61,16 @@ type Problem = control.Problem
 // Unreachable is the status without a daemon.
 func Unreachable(err error) Status {
 	cause, remedy, _ := strings.Cut(oneLine(err.Error()), "; ")
-	return Status{Problems: []Problem{{Cause: cause, Remedy: remedy}}, Notes: []string{}}
+	out := Status{Problems: []Problem{{Cause: cause, Remedy: remedy}}, Notes: []string{}, absent: "not reachable"}
+	if errors.Is(err, control.ErrNotAllowed) { // as in a container
+		out.absent = "running; this user may not see its status"
+	}
+	return out
 }
 
 // Dead is the status of a daemon that a restart helps.
 func Dead(part string) Status {
-	return Status{Problems: []Problem{{Cause: part, Remedy: "restart the daemon; programs run unscheduled meanwhile"}}, Notes: []string{}, dead: true}
+	return Status{Problems: []Problem{{Cause: part, Remedy: "restart the daemon; programs run unscheduled meanwhile"}}, Notes: []string{}, absent: "dead: it answers, but does not schedule"}
 }
 
 // Examine summarises a snapshot. version is that of the caller.
@@ -276,10 +281,8 @@ func (s *Status) Write(w io.Writer, width int) {
 			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), hardware(&g), g.MaxLevel, gpuNotes(&g, own[g.ID]))
 		}
 		line("programs", "%s", s.programsText())
-	} else if s.dead {
-		line("daemon", "dead: it answers, but does not schedule")
 	} else {
-		line("daemon", "not reachable")
+		line("daemon", "%s", s.absent)
 	}
 	if b := s.Worst; b != nil {
 		line("worst", "%d %s (%s) %s", b.PID, screen.Cut(cmp.Or(screen.Clean(b.Command), "-"), 30), cmp.Or(b.Pod, b.User), b.Why)

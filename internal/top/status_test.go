@@ -115,6 +115,10 @@ func TestStatusNotes(t *testing.T) {
 
 // A dead engine is not an unreachable daemon.
 func TestDeadStatus(t *testing.T) {
+	refused := top.Unreachable(control.Errorf(control.ErrNotAllowed, "use the host", "not in a container"))
+	if text := statusText(refused, 0); !strings.Contains(text, "may not see its status") || strings.Contains(text, "not reachable") {
+		t.Error(text)
+	}
 	if text := statusText(top.Dead("engine loop: no sign of life"), 0); !strings.Contains(text, "daemon   dead") || strings.Contains(text, "not reachable") {
 		t.Error(text)
 	}
