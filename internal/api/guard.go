@@ -62,18 +62,18 @@ func (g *guard) identify(r *http.Request) (control.Caller, error) {
 	p, ok := r.Context().Value(peerKey{}).(*peer)
 	switch {
 	case !ok:
-		return control.Nobody, refuse("the peer is not known")
+		return control.Nobody, refuse("the user of this connection is not known")
 	case !p.local:
 		return control.Nobody, errNoToken
 	case g.inPod:
 		return control.Nobody, errForwarded
 	case p.err != nil:
-		return control.Nobody, refuse("the peer's user can't be determined: %v", p.err)
+		return control.Nobody, refuse("the user of this connection is not known: %v", p.err)
 	}
 	c, err := p.caller()
 	if err != nil {
 		return control.Nobody, &control.Error{
-			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("the peer's process can't be identified: %v", err), Remedy: "use the control socket",
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("the program of this connection was not found: %v", err), Remedy: "try again, or use the control socket",
 		}
 	}
 	return c, nil
@@ -109,6 +109,9 @@ func (g *guard) byToken(authorization, method string) (control.Caller, error) {
 func (g *guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if g.hasToken() {
+			w.Header().Set("WWW-Authenticate", "Bearer") // the dashboard asks for a token only if there is one
+		}
 		if err := g.check(r); err != nil {
 			writeError(w, err)
 			return

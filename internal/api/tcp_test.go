@@ -331,6 +331,35 @@ func TestToken(t *testing.T) {
 	}
 }
 
+// TestTokenIsAnnounced: a client learns whether the daemon has a token, also from a refusal.
+func TestTokenIsAnnounced(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		options HTTPOptions
+		want    string
+	}{{HTTPOptions{}, ""}, {HTTPOptions{TokenFile: file}, "Bearer"}, {HTTPOptions{ViewTokenFile: file}, "Bearer"}} {
+		addr := serveTCP(t, whoami{newWorld()}, c.options)
+		for host, status := range map[string]int{addr: http.StatusOK, "gpu.example": http.StatusForbidden} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+control.Prefix+"/version", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = host
+			answer, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if got := answer.Header.Get("WWW-Authenticate"); answer.StatusCode != status || got != c.want {
+				t.Errorf("%+v, host %s: status %d, scheme %q, want %d, %q", c.options, host, answer.StatusCode, got, status, c.want)
+			}
+		}
+	}
+}
+
 func TestListenErrors(t *testing.T) {
 	dir := t.TempDir()
 	token := func(name, text string, mode os.FileMode) string {
