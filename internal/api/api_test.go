@@ -71,7 +71,11 @@ func (f *fake) History(_ context.Context, _ control.Caller, r control.HistoryReq
 }
 
 func (f *fake) Journal(_ context.Context, _ control.Caller, r control.JournalRequest) (control.Journal, error) {
-	return control.Journal{Entries: []control.JournalEntry{}, Next: r.Since + uint64(r.Max)}, f.err
+	out := control.Journal{Entries: []control.JournalEntry{}, Next: r.Since + uint64(r.Max)}
+	if r.PerKind {
+		out.Missed = 1
+	}
+	return out, f.err
 }
 
 func (f *fake) Hint(_ context.Context, _ control.Caller, r control.HintRequest) (control.HintReply, error) {
@@ -182,7 +186,9 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	history, err := c.History(ctx, control.HistoryRequest{Seconds: 5, Device: "a&b"})
 	check("History", history, err, control.History{FromNS: 5, Devices: []control.DeviceHistory{{Device: "a&b"}}})
 	journal, err := c.Journal(ctx, control.JournalRequest{Since: 1 << 63, Max: 3})
-	check("Journal", journal.Next, err, uint64(1<<63+3))
+	check("Journal", journal.Next+journal.Missed, err, uint64(1<<63+3))
+	journal, err = c.Journal(ctx, control.JournalRequest{PerKind: true})
+	check("Journal of each kind", journal.Missed, err, uint64(1))
 	hint, err := c.Hint(ctx, control.HintRequest{PID: 4, Priority: &priority})
 	check("Hint", hint, err, control.HintReply{PID: 4, Hints: control.Hints{Priority: 9}})
 	policy, err := c.Policy(ctx)

@@ -28,7 +28,7 @@ func queryFields(t reflect.Type) []queryField {
 	return out
 }
 
-// readQuery reads the parameters of a query into a struct of numbers and strings. Unknown and
+// readQuery reads the parameters of a query into a struct of numbers, strings and truth values. Unknown and
 // repeated parameters are an error, as unknown fields of a body are.
 func readQuery(raw string, into any) error {
 	values, err := url.ParseQuery(raw)
@@ -45,13 +45,20 @@ func readQuery(raw string, into any) error {
 			return control.Errorf(control.ErrInvalid, "name it once", "parameter %s is repeated", f.name)
 		}
 		if !setField(v.Field(f.index), texts[0]) {
-			return control.Errorf(control.ErrInvalid, "use a number", "parameter %s is %q", f.name, texts[0])
+			return control.Errorf(control.ErrInvalid, "use "+kindText(f.typ.Kind()), "parameter %s is %q", f.name, texts[0])
 		}
 	}
 	for name := range values {
 		return control.Errorf(control.ErrInvalid, "see "+control.Prefix+openAPIPath, "unknown parameter %q", name)
 	}
 	return nil
+}
+
+func kindText(k reflect.Kind) string {
+	if k == reflect.Bool {
+		return "true or false"
+	}
+	return "a number"
 }
 
 func setField(v reflect.Value, text string) bool {
@@ -63,6 +70,10 @@ func setField(v reflect.Value, text string) bool {
 	case reflect.Uint64:
 		n, err := strconv.ParseUint(text, 10, 64)
 		v.SetUint(n)
+		return err == nil
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		v.SetBool(b)
 		return err == nil
 	case reflect.String:
 		v.SetString(text)

@@ -77,6 +77,8 @@ type JournalRequest struct {
 	Since uint64 `json:"since,omitempty"`
 	// Max is the number of entries, the newest ones; 0: 200.
 	Max int `json:"max,omitempty"`
+	// PerKind applies Max to each kind: many preemptions displace no other entry.
+	PerKind bool `json:"per_kind,omitempty"`
 }
 
 // Journal has the events after JournalRequest.Since, oldest first.

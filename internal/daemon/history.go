@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"xsched/internal/clock"
@@ -111,9 +112,23 @@ func (h *chronicle) Journal(_ context.Context, c control.Caller, r control.Journ
 			out.Entries = append(out.Entries, h.render(&all[i], c))
 		}
 	}
-	if more := len(out.Entries) - r.Max; more > 0 {
-		out.Missed += uint64(more)
-		out.Entries = out.Entries[more:]
-	}
+	before := len(out.Entries)
+	out.Entries = newest(out.Entries, r.Max, r.PerKind)
+	out.Missed += uint64(before - len(out.Entries))
 	return out, nil
+}
+
+// newest returns up to most entries, the newest: in all, or of each kind.
+func newest(entries []control.JournalEntry, most int, perKind bool) []control.JournalEntry {
+	if !perKind {
+		return entries[max(0, len(entries)-most):]
+	}
+	beyond := map[string]int{} // how many of a kind are too many
+	for i := range entries {
+		beyond[entries[i].Kind]++
+	}
+	return slices.DeleteFunc(entries, func(e control.JournalEntry) bool {
+		beyond[e.Kind]--
+		return beyond[e.Kind] >= most
+	})
 }

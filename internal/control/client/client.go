@@ -170,6 +170,9 @@ func (c *Client) Journal(ctx context.Context, r control.JournalRequest) (control
 	if r.Max != 0 {
 		q.Set("max", strconv.Itoa(r.Max))
 	}
+	if r.PerKind {
+		q.Set("per_kind", "true")
+	}
 	return do[control.Journal](ctx, c, http.MethodGet, "/journal?"+q.Encode(), nil)
 }
 
