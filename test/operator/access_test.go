@@ -78,8 +78,8 @@ func TestLongDashboardAccess(t *testing.T) {
 	b.do(chromedp.Click(`tr[data-pid="4711"] button.name`))
 	b.until("details", `document.querySelector(".detail")`)
 	check("details")
-	if text := eval[string](b, `document.querySelector(".targets .met")?.textContent ?? ""`); !strings.Contains(text, "serve.py") || !strings.Contains(text, "99.8 %") {
-		t.Errorf("the target of serve.py is shown as %q", text)
+	if text := eval[string](b, `document.querySelector(".tile[data-pid='4711']")?.textContent ?? ""`); !strings.Contains(text, "serve.py protected") || !strings.Contains(text, "99.8 %") {
+		t.Errorf("the tile of serve.py is %q", text)
 	}
 	b.appearance("dark", 1280, 1000, false)
 	b.until("dark by preference", `document.documentElement.dataset.theme === "dark"`)

@@ -199,6 +199,24 @@ func (b *browser) press(name string) {
 	})()`, name))
 }
 
+// undo takes back the change that the page has just reported.
+func (b *browser) undo(report string) {
+	b.t.Helper()
+	b.until("the report: "+report, fmt.Sprintf(`document.querySelector(".notice")?.textContent.includes(%q)`, report))
+	b.press("Undo")
+}
+
+// pick selects the option of a choice whose text begins so.
+func (b *browser) pick(legend, option string) {
+	b.t.Helper()
+	b.until("the choice of "+option, fmt.Sprintf(`(() => {
+		const choice = [...document.querySelectorAll("fieldset.choice")].find((f) => f.textContent.startsWith(%q));
+		const input = [...choice?.querySelectorAll("label") ?? []].find((l) => l.textContent.startsWith(%q))?.querySelector("input");
+		input?.click();
+		return input;
+	})()`, legend, option))
+}
+
 // clean fails if the page asked another host for something, or had an error.
 func (b *browser) clean(addr string) {
 	b.t.Helper()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,11 +55,17 @@ func TestLongDashboard(t *testing.T) {
 	for _, p := range []*tenant{service, job} {
 		compare(t, b, d, p.pid())
 	}
-	entries, err := d.client.Journal(context.Background(), control.JournalRequest{})
+	gain(t, b, d, service.pid())
+	b.pick("Show", "preemption")
+	entries, err := d.client.Journal(context.Background(), control.JournalRequest{Max: 200, PerKind: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries.Entries[max(0, len(entries.Entries)-20):] {
+	if joined := func(e control.JournalEntry) bool { return e.Kind == control.JournalJoined }; !slices.ContainsFunc(entries.Entries, joined) {
+		t.Error("preemptions displaced the programs that joined")
+	}
+	preemptions := slices.DeleteFunc(entries.Entries, func(e control.JournalEntry) bool { return e.Kind != control.JournalPreemption })
+	for _, e := range preemptions[max(0, len(preemptions)-20):] {
 		text := eval[string](b, fmt.Sprintf(`document.querySelector('.events li[data-seq="%d"]')?.textContent ?? ""`, e.Seq))
 		if !strings.HasSuffix(text, e.Text) {
 			t.Errorf("event %d is shown as %q; its text is %q", e.Seq, text, e.Text)
@@ -66,8 +73,20 @@ func TestLongDashboard(t *testing.T) {
 	}
 
 	// Actions, with the daemon's view as proof.
-	name := filepath.Base(product(t, "build/virtual/tenant"))
+	name := d.process(job.pid()).Name
 	b.press(fmt.Sprintf("Suspend %s, process %d", name, job.pid()))
+	b.press("Cancel")
+	b.press(fmt.Sprintf("Suspend %s, process %d", name, job.pid()))
+	if d.process(job.pid()).Held {
+		t.Error("the job is suspended before the answer")
+	}
+	b.press("Suspend program")
+	eventually(t, "the job is held", func() bool { return d.process(job.pid()).Held })
+	b.undo("suspended")
+	eventually(t, "the job is resumed", func() bool { return !d.process(job.pid()).Held })
+	b.until("the table offers to suspend it", fmt.Sprintf(`[...document.querySelectorAll("button")].some((b) => b.getAttribute("aria-label") === "Suspend %s, process %d")`, name, job.pid()))
+	b.press(fmt.Sprintf("Suspend %s, process %d", name, job.pid()))
+	b.press("Suspend program")
 	eventually(t, "the job is held", func() bool { return d.process(job.pid()).Held })
 	b.press(fmt.Sprintf("Resume %s, process %d", name, job.pid()))
 	eventually(t, "the job is resumed", func() bool { return !d.process(job.pid()).Held })
@@ -81,10 +100,12 @@ func TestLongDashboard(t *testing.T) {
 	choose(b, "policy", "RR")
 	b.press("Switch policy")
 	eventually(t, "the policy is RR", func() bool { return policy(d) == "RR" })
+	b.undo("Policy is RR")
+	eventually(t, "the policy is HPF again", func() bool { return policy(d) == "HPF" })
 	for _, mode := range []string{"level 1", "level 2"} {
 		choose(b, "mode", mode)
 		b.press("Switch mode")
-		b.until("the page says that the mode is "+mode, fmt.Sprintf(`document.querySelector(".notice")?.textContent.startsWith("Mode is %s ")`, mode))
+		b.until("the page says that the mode is "+mode, fmt.Sprintf(`document.querySelector(".notice")?.textContent.startsWith("Mode is %s")`, mode))
 		b.until("the page shows "+mode, modeShown(mode))
 	}
 	if _, err := d.client.SetMode(context.Background(), control.ModeRequest{Mode: "level", Level: 1}); err != nil {
@@ -99,11 +120,7 @@ func TestLongDashboard(t *testing.T) {
 	})
 
 	// The timeline of a longer time has steps of half a minute.
-	b.until("the choice of the last 5 minutes", `(() => {
-		const label = [...document.querySelectorAll("fieldset.choice")].find((f) => f.textContent.startsWith("Timeline")).querySelectorAll("label");
-		[...label].find((l) => l.textContent === "5 min").querySelector("input").click();
-		return true;
-	})()`)
+	b.pick("Timeline", "5 min")
 	// The job waited for milliseconds, which are 0.0 % of 5 minutes: the table has the duration.
 	b.until("the timeline of 5 minutes shows the job's waiting", fmt.Sprintf(`[...document.querySelectorAll(".timeline")].some((f) => / last 5 min: /.test(f.querySelector("canvas").getAttribute("aria-label"))
 		&& [...f.querySelectorAll("tbody tr")].some((row) => row.cells[1].textContent === "%d" && /[1-9]/.test(row.cells[3].textContent)))`, job.pid()))
@@ -159,7 +176,7 @@ func choose(b *browser, name, value string) {
 func compare(t *testing.T, b *browser, d *daemon, pid int) {
 	t.Helper()
 	columns := []string{"user", "state", "priority", "level", "share", "p50", "p99", "attainment", "preemptions", "lostUS"}
-	target := fmt.Sprintf(`document.querySelector('.targets li[data-pid="%d"]')?.textContent.split(", ").at(-1) ?? "none"`, pid)
+	target := fmt.Sprintf(`document.querySelector('.tile[data-pid="%d"] [data-fact="Error budget left"]')?.textContent ?? "none"`, pid)
 	var got, want []string
 	for range 20 {
 		p := d.process(pid)
@@ -179,6 +196,107 @@ func compare(t *testing.T, b *browser, d *daemon, pid int) {
 	t.Errorf("process %d: the page has %q, the API %q for %q and the target", pid, got, want, columns)
 }
 
+// overlapping counts the labels of bars that begin before the one on the left ends, or are cut.
+const overlapping = `[...document.querySelectorAll(".bars ol")].flatMap((bars) => [...bars.querySelectorAll(".bound")].filter((label, i, all) =>
+	i > 0 && all[i - 1].getBoundingClientRect().right > label.getBoundingClientRect().left || label.scrollWidth > label.clientWidth)).length`
+
+// TestLongDashboardLatency: neither a slow program nor the busy periods of a job flatten the P99 of a
+// service, and lines can be hidden.
+func TestLongDashboardLatency(t *testing.T) {
+	const service, job, slow = 4711, 4890, 5001
+	addr := serveScene(t, &scene{slow: slow, never: job})
+	b := newBrowser(t, 0)
+	b.appearance("light", 1280, 1000, false)
+	b.open(addr)
+	b.until("charts", `document.querySelectorAll(".plot canvas").length === 3`)
+	chart := `[...document.querySelectorAll(".chart")].find((c) => c.textContent.startsWith("Request latency"))`
+	listed := func(pid int) bool {
+		return eval[bool](b, fmt.Sprintf(`!!%s.querySelector('[data-pid="%d"]')`, chart, pid))
+	}
+	if !listed(service) || !listed(slow) || listed(job) || !strings.Contains(eval[string](b, chart+`.querySelector("figcaption").textContent`), "train.py") {
+		t.Errorf("the chart has lines of the service %v, the slow program %v and the job %v", listed(service), listed(slow), listed(job))
+	}
+	if n := eval[int](b, overlapping); n > 0 {
+		t.Errorf("%d labels of histograms overlap", n)
+	}
+	b.press("Pause")
+	b.next0()
+	// The mean height of the pixels in a program's colour above the lowest, in parts of the canvas; -1: none.
+	height := func(pid int) float64 {
+		return eval[float64](b, fmt.Sprintf(`(() => {
+			const colour = getComputedStyle(%[1]s.querySelector('[data-pid="%[2]d"] input')).accentColor.match(/\d+/g).map(Number);
+			const canvas = %[1]s.querySelector("canvas"), copy = new OffscreenCanvas(canvas.width, canvas.height);
+			const pen = copy.getContext("2d", { willReadFrequently: true });
+			pen.drawImage(canvas, 0, 0);
+			const { data, width, height } = pen.getImageData(0, 0, canvas.width, canvas.height);
+			let sum = 0, n = 0;
+			for (let i = 0; i < data.length; i += 4)
+				if (colour.every((c, k) => Math.abs(data[i + k] - c) < 8) && data[i + 3] > 200) { sum += Math.floor(i / 4 / width); n++; }
+			return n === 0 ? -1 : 1 - sum / n / height;
+		})()`, chart, pid))
+	}
+	// The axis of time takes a quarter of the canvas.
+	if at := height(service); at < 0.32 || at > height(slow)-0.3 {
+		t.Errorf("P99 of the service is drawn at %.2f of the height, that of the slow program at %.2f", at, height(slow))
+	}
+	b.do(chromedp.Click(`.chart [data-pid="5001"] input`))
+	b.until("the slow program is hidden in all charts", `[...document.querySelectorAll('.chart [data-pid="5001"] input')].filter((i) => !i.checked).length === 3`)
+	b.next0()
+	if at := height(slow); at != -1 {
+		t.Errorf("the hidden program is drawn at %.2f of the height", at)
+	}
+	if at := height(service); at < 0.4 {
+		t.Errorf("alone the service is drawn at %.2f of the height", at)
+	}
+	b.clean(addr)
+}
+
+// TestLongDashboardNoToken: a daemon without a token does not ask for one; the page says how to get
+// access.
+func TestLongDashboardNoToken(t *testing.T) {
+	d := newDaemon(t)
+	_, port, _ := strings.Cut(d.http, ":")
+	b := newBrowser(t, 0)
+	b.open(d.http)
+	if eval[bool](b, `!!document.querySelector("button.token")`) {
+		t.Error("the page offers a token to a daemon that has none")
+	}
+	// A name for the loopback interface that the daemon does not know.
+	b.do(chromedp.Navigate("http://gpu.localhost:" + port + "/"))
+	b.until("the reason", `document.querySelector(".login [role=alert]")?.textContent.includes("gpu.localhost")`)
+	text := eval[string](b, `document.querySelector(".login").textContent`)
+	if !strings.Contains(text, "http://localhost:"+port+"/") || !strings.Contains(text, "--http-token-file") || eval[bool](b, `!!document.querySelector("input")`) {
+		t.Errorf("the page says %q", text)
+	}
+}
+
+// gain checks the gain of a service, which has its tile, against the API.
+func gain(t *testing.T, b *browser, d *daemon, pid int) {
+	t.Helper()
+	fact := func(name string) string {
+		return fmt.Sprintf(`document.querySelector('.tile[data-pid="%d"] [data-fact="%s"]')?.textContent ?? "none"`, pid, name)
+	}
+	var got, want string
+	for range 20 {
+		p := d.process(pid)
+		if p == nil || len(p.Protection) != 1 {
+			t.Fatalf("process %d has no protection on one GPU: %+v", pid, p)
+		}
+		on := p.Protection[0]
+		want = "nothing"
+		if on.GainP99US > 0 {
+			want = fmt.Sprintf("%s of %s (%s)", micro(on.GainP99US), micro(on.NativeP99US), on.NativeSource)
+		}
+		b.next()
+		name := eval[string](b, fmt.Sprintf(`document.querySelector('.tile[data-pid="%d"] button.name')?.textContent ?? "none"`, pid))
+		got = eval[string](b, fact("Protection gains, P99"))
+		if p99 := eval[string](b, fact("P99 now")); got == want && name == p.Name && p99 == micro(p.Latency.Total.P99US) {
+			return
+		}
+	}
+	t.Errorf("the tile of process %d says that protection gains %q, the API %q", pid, got, want)
+}
+
 // shown writes the figures of a process as the dashboard does, by its own rules.
 func shown(p *control.Process) []string {
 	level := 0
@@ -192,7 +310,7 @@ func shown(p *control.Process) []string {
 		p50, p99 = micro(p.Latency.Total.P50US), micro(p.Latency.Total.P99US)
 	}
 	if p.SLO != nil {
-		attainment, target = ratio(p.SLO.Attainment), ratio(max(0, p.SLO.BudgetLeft))+" of the error budget left)"
+		attainment, target = ratio(p.SLO.Attainment), ratio(max(0, p.SLO.BudgetLeft))
 	}
 	return []string{
 		p.User, p.State, fmt.Sprint(p.Priority), strings.Replace(fmt.Sprint(level), "0", "–", 1), ratio(p.GPUShare),
@@ -270,6 +388,7 @@ func TestLongDashboardRights(t *testing.T) {
 		b.until("the message is gone", `!document.querySelector(".notice")`)
 	}
 	b.press(fmt.Sprintf("Suspend %s, process %d", name, job.pid()))
+	b.press("Suspend program")
 	refused("suspending")
 	b.press(fmt.Sprintf("Details of %s, process %d", name, job.pid()))
 	b.until("details", `document.querySelector("input[name=priority]")`)
@@ -297,6 +416,7 @@ func TestLongDashboardRights(t *testing.T) {
 	login(secret)
 	b.until("with the token the command is visible", fmt.Sprintf(`document.querySelector('tr[data-pid="%d"] td[data-column=name]')?.title.includes("--kernel-us")`, job.pid()))
 	b.press(fmt.Sprintf("Suspend %s, process %d", eval[string](b, cell(job.pid(), "name")), job.pid()))
+	b.press("Suspend program")
 	eventually(t, "the job is held", func() bool { return d.process(job.pid()).Held })
 	if kept := eval[int](b, `localStorage.length + document.cookie.length`); kept != 0 {
 		t.Errorf("%d bytes or values outlive the tab", kept)

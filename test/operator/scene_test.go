@@ -23,6 +23,8 @@ type scene struct {
 	control.Control // nil: a method that is not overridden panics
 
 	crowd int       // tenants that change all the time; 0: the fixed scene
+	slow  int       // PID whose requests take 5,000 times as long as those of the service; 0: none
+	never int       // PID whose only busy periods last 1,000 s; 0: none
 	begun time.Time // of the crowd
 	reads atomic.Int64
 }
@@ -102,8 +104,12 @@ func (s *scene) List(context.Context, control.Caller) (control.List, error) {
 const firstPID = 20_000
 
 func (s *scene) Stats(context.Context, control.Caller) (control.Stats, error) {
+	wait := spread(4000, 31_000, 18_294)
+	if s.slow > 0 {
+		wait = spread(300, 9e5, 18_294) // a bar for nearly each bound
+	}
 	return control.Stats{
-		QueueWait:   spread(4000, 31_000, 18_294),
+		QueueWait:   wait,
 		PreemptTime: [4]control.Histogram{{}, {}, spread(240, 900, 90), spread(160, 640, 18_204)},
 	}, nil
 }
@@ -159,7 +165,16 @@ func (s *scene) History(_ context.Context, _ control.Caller, r control.HistoryRe
 			if s.crowd == 0 && (p.GPUShare == 0 || (n == 5) != (i == 1)) || s.crowd > 0 && n%2 != i {
 				continue
 			}
-			d.Series = append(d.Series, series(&p, points, n))
+			one := series(&p, points, n)
+			for k := range one.P99US {
+				switch p.PID {
+				case s.slow:
+					one.P99US[k] = 20e6
+				case s.never:
+					one.P99US[k] = 1e9
+				}
+			}
+			d.Series = append(d.Series, one)
 		}
 		out.Devices = append(out.Devices, d)
 	}

@@ -44,6 +44,9 @@ func TestLongDashboardPictures(t *testing.T) {
 		if over := eval[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 			t.Errorf("%s: the page is %d pixels wider than the screen", p.name, over)
 		}
+		if over := eval[int](b, `document.querySelector(".view").scrollWidth - document.querySelector(".view").clientWidth`); over > 0 {
+			t.Errorf("%s: %d pixels of the table are cut", p.name, over)
+		}
 		b.press("Pause")
 		if p.details != "" {
 			b.press("Details of " + p.details)

@@ -26,6 +26,9 @@ export function setToken(value: string): void {
   else sessionStorage.setItem(tokenKey, value);
 }
 
+// access tells whether the daemon has a token: then it names the scheme in every reply.
+export const access = { token: false };
+
 // timeoutMS exceeds the daemon's own limit for a request.
 const timeoutMS = 20_000;
 
@@ -41,6 +44,7 @@ async function send<Reply>(method: string, path: string, body?: unknown): Promis
     init.body = JSON.stringify(body);
   }
   const response = await fetch(prefix + path, init);
+  access.token = response.headers.has("WWW-Authenticate");
   const text = await response.text();
   const began = performance.now();
   let value: unknown;

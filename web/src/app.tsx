@@ -2,13 +2,15 @@
 
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { Bars } from "./bars";
-import { Chart } from "./chart";
-import { Controls, Login } from "./controls";
+import { Chart, type ChartProps, type Series } from "./chart";
+import { Choice, spans } from "./choice";
+import { Confirm, Controls, Login, NoAccess } from "./controls";
 import { Detail } from "./detail";
 import { Events } from "./events";
 import { count, duration, modeText, percent, untimed } from "./format";
-import { linesOf, spanSeconds, stepsOf, sumOf } from "./history";
-import { rowsOf, type Row } from "./rows";
+import { linesOf, spanSeconds, stepsOf, sumOf, type Line } from "./history";
+import { known, rowsOf, servicesOf, type Row } from "./rows";
+import { Services } from "./services";
 import { ranges, type State, type Store } from "./store";
 import { Tenants } from "./table";
 import { Timeline } from "./timeline";
@@ -23,10 +25,10 @@ interface Props {
 
 export function App({ store, state }: Props) {
   const [selected, select] = useState(0);
-  const rows = useMemo(() => (state.list === undefined ? [] : rowsOf(state.list, state.names)), [state.list, state.names]);
+  const rows = useMemo(() => (state.list === undefined ? [] : rowsOf(state.list)), [state.list]);
   const chosen = rows.find((r) => r.pid === selected);
   const names = useMemo(() => new Map(rows.map((r) => [r.pid, r.name])), [rows]);
-  const nameOf = useCallback((pid: number): string => names.get(pid) ?? state.names.get(pid) ?? `process ${pid}`, [names, state.names]);
+  const nameOf = useCallback((pid: number): string => names.get(pid) ?? `${state.names.get(pid) ?? "process"} ${pid}`, [names, state.names]);
   return (
     <>
       <header class="top">
@@ -37,15 +39,18 @@ export function App({ store, state }: Props) {
       <main>
         {state.notice && (
           <p class={`notice ${state.notice.error ? "error" : ""}`} role={state.notice.error ? "alert" : "status"}>
-            {state.notice.text} <button type="button" aria-label="Dismiss message" onClick={() => store.set({ notice: undefined })}>×</button>
+            {state.notice.text} {state.notice.undo && <button type="button" onClick={state.notice.undo}>Undo</button>}
+            <button type="button" aria-label="Dismiss message" onClick={() => store.set({ notice: undefined })}>×</button>
           </p>
         )}
-        {state.connection === "token" ? <Login store={store} reason={state.reason} /> : state.list && (
+        {state.question && <Confirm store={store} question={state.question} />}
+        {state.connection === "token" ? <Login store={store} reason={state.reason} /> : state.connection === "refused" ? <NoAccess reason={state.reason} /> : state.list && (
           <>
+            <Services rows={rows} select={select} />
             <Devices store={store} state={state} selected={selected} names={nameOf} />
             <Tenants rows={rows} store={store} selected={selected} select={select} />
             {chosen && <Detail row={chosen} store={store} close={() => select(0)} />}
-            <Past store={store} state={state} selected={selected} names={nameOf} />
+            <Past store={store} state={state} selected={selected} names={nameOf} rows={rows} />
             <Figures rows={rows} state={state} />
             <Events journal={state.journal} />
           </>
@@ -78,7 +83,7 @@ function Devices({ store, state, selected, names }: View & { store: Store }) {
       <header class="bar">
         <h2 id="devices">GPUs</h2>
         <p class="key"><span class="box run" aria-hidden="true" />running <span class="box wait" aria-hidden="true" />waiting or preempted</p>
-        <Choice legend="Timeline" values={windows} value={seconds} set={(v) => { choose(v); if (v > spanSeconds) store.setRange(v); }} />
+        <Choice legend="Timeline" options={spans(windows)} value={seconds} set={(v) => { choose(v); if (v > spanSeconds) store.setRange(v); }} />
       </header>
       {state.historyReason !== "" && <p class="empty">No timeline: {state.historyReason}</p>}
       {state.devices.length === 0 && <p class="empty">No GPU is known yet.</p>}
@@ -102,29 +107,35 @@ function Devices({ store, state, selected, names }: View & { store: Store }) {
   );
 }
 
-function Choice({ legend, values, value, set }: { legend: string; values: number[]; value: number; set: (value: number) => void }) {
-  const text = (seconds: number): string => (seconds < 60 ? `${seconds} s` : seconds < 3600 ? `${seconds / 60} min` : "1 h");
-  return (
-    <fieldset class="choice">
-      <legend>{legend}</legend>
-      {values.map((v) => <label key={v}><input type="radio" name={legend} checked={v === value} onChange={() => set(v)} />{text(v)}</label>)}
-    </fieldset>
+function Past({ store, state, selected, names, rows }: View & { store: Store; rows: Row[] }) {
+  const [hidden, hide] = useState<ReadonlySet<number>>(new Set());
+  const lines = useMemo(() => {
+    const preferred = new Set([selected, ...servicesOf(rows).slice(0, mostLines - 1).map((r) => r.pid)]);
+    return state.history === undefined ? undefined : linesOf(state.history, mostLines, preferred);
+  }, [state.history, selected]);
+  const toggle = (pid: number): void => hide((old) => {
+    const now = new Set(old);
+    if (!now.delete(pid)) now.add(pid);
+    return now;
+  });
+  // The busy periods of a program that is never idle are no requests.
+  const busy = new Set(rows.filter((r) => r.process.latency?.uncertain).map((r) => r.pid));
+  const without = lines?.lines.filter((l) => busy.has(l.pid)) ?? [];
+  const chart = (title: string, text: (value: number) => string, of: (line: Line) => Series["values"], more?: Partial<ChartProps>) => (
+    <Chart title={title} times={lines?.times ?? []} text={text} hidden={hidden} toggle={toggle}
+      series={(lines?.lines ?? []).filter((l) => !more?.log || (!busy.has(l.pid) && l.p99.some((v) => v !== null))).map((l) => ({ pid: l.pid, label: names(l.pid), values: of(l) }))} {...more} />
   );
-}
-
-function Past({ store, state, selected, names }: View & { store: Store }) {
-  const lines = useMemo(() => (state.history === undefined ? undefined : linesOf(state.history, mostLines, selected)), [state.history, selected]);
   return (
     <section aria-labelledby="past">
       <header class="bar">
         <h2 id="past">History</h2>
-        <Choice legend="Range" values={ranges} value={state.range} set={(range) => store.setRange(range)} />
+        <Choice legend="Range" options={spans(ranges)} value={state.range} set={(range) => store.setRange(range)} />
       </header>
       {lines === undefined || lines.lines.length === 0 ? <p class="empty">{state.historyReason || "No history yet."}</p> : (
         <div class="charts">
-          <Chart title="Request latency, P99" times={lines.times} text={duration} series={lines.lines.map((l) => ({ pid: l.pid, label: names(l.pid), values: l.p99 }))} />
-          <Chart title="Share of GPUs" times={lines.times} text={percent} series={lines.lines.map((l) => ({ pid: l.pid, label: names(l.pid), values: l.share }))} />
-          <Chart title="Preemptions" times={lines.times} text={count} series={lines.lines.map((l) => ({ pid: l.pid, label: names(l.pid), values: l.preemptions }))} />
+          {chart("Request latency, P99", duration, (l) => l.p99, { log: true, note: without.length === 0 ? "" : `no known requests: ${without.map((l) => names(l.pid)).join(", ")}` })}
+          {chart("Share of GPUs", percent, (l) => l.share)}
+          {chart("Preemptions", count, (l) => l.preemptions)}
         </div>
       )}
       {lines !== undefined && lines.more > 0 && <p class="empty">{count(lines.more)} programs that used less are not drawn. Select one in the table to draw it.</p>}
@@ -132,11 +143,10 @@ function Past({ store, state, selected, names }: View & { store: Store }) {
   );
 }
 
-// Figures are the distributions of all tenants together, and the latency targets.
+// Figures are the distributions of all tenants together.
 function Figures({ rows, state }: { rows: Row[]; state: State }) {
-  const latency = useMemo(() => sumOf(rows.flatMap((r) => (r.process.latency === undefined ? [] : [r.process.latency.total]))), [rows]);
+  const latency = useMemo(() => sumOf(rows.flatMap((r) => known(r.process)?.total ?? [])), [rows]);
   const preempt = useMemo(() => sumOf(state.stats?.preempt_time ?? []), [state.stats]);
-  const targets = rows.filter((r) => r.attainment >= 0).sort((a, b) => a.attainment - b.attainment || a.pid - b.pid);
   return (
     <section aria-labelledby="figures">
       <h2 id="figures">Distributions</h2>
@@ -145,20 +155,6 @@ function Figures({ rows, state }: { rows: Row[]; state: State }) {
         <Bars title="Time to preempt a program" histogram={preempt} empty={untimed(state.stats)} />
         <Bars title="Time until a preempted program ran again" histogram={state.stats?.queue_wait} empty={untimed(state.stats)} waiting />
       </div>
-      <h3>Latency targets</h3>
-      {targets.length === 0 ? <p class="empty">No program has a target. Set one with <code>xsched hint PID --slo 20ms</code>.</p> : (
-        <ul class="targets">
-          {targets.slice(0, 20).map((r) => {
-            const met = r.attainment >= (r.process.slo?.objective ?? 0);
-            return (
-              <li key={r.key} class={met ? "met" : "missed"} data-pid={r.pid}>
-                <span>{r.name}</span> <meter min={0} max={1} low={r.process.slo?.objective ?? 0} high={r.process.slo?.objective ?? 0} optimum={1} value={r.attainment} aria-label={`Attainment of ${r.name}`} />{" "}
-                <b>{percent(r.attainment)}</b> within {duration(r.process.slo?.target_us)}, {met ? "met" : "missed"} (goal {percent(r.process.slo?.objective)}, {percent(Math.max(0, r.process.slo?.budget_left ?? 0))} of the error budget left)
-              </li>
-            );
-          })}
-        </ul>
-      )}
     </section>
   );
 }

@@ -4,9 +4,9 @@
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { token } from "./api";
+import { access, token } from "./api";
 import { modeText } from "./format";
-import type { State, Store } from "./store";
+import type { Question, State, Store } from "./store";
 import { setTheme, theme, type Theme } from "./theme";
 
 // Dialog is modal: the browser keeps the focus inside and gives it back.
@@ -16,18 +16,14 @@ function Dialog({ label, close, children }: { label: string; close: () => void; 
   return <dialog ref={box} aria-label={label} onClose={close} onCancel={close}>{children}</dialog>;
 }
 
-interface Change {
-  text: string;
-  button: string;
-  apply: () => void;
-}
-
-function Confirm({ change, close }: { change: Change; close: () => void }) {
+// Confirm asks before a change.
+export function Confirm({ store, question }: { store: Store; question: Question }) {
+  const close = (): void => store.set({ question: undefined });
   return (
-    <Dialog label={change.text} close={close}>
-      <p>{change.text}</p>
+    <Dialog label={question.text} close={close}>
+      <p>{question.text}</p>
       <p class="inline">
-        <button type="button" class="primary" onClick={() => { close(); change.apply(); }}>{change.button}</button>
+        <button type="button" class="primary" onClick={() => { close(); question.apply(); }}>{question.button}</button>
         <button type="button" onClick={close}>Cancel</button>
       </p>
     </Dialog>
@@ -54,7 +50,6 @@ function Token({ store, close }: { store: Store; close: () => void }) {
 const next: Record<Theme, Theme> = { auto: "light", light: "dark", dark: "auto" };
 
 export function Controls({ store, state }: { store: Store; state: State }) {
-  const [change, setChange] = useState<Change>();
   const [asks, setAsks] = useState(false);
   const { policy, mode } = state;
   const levels = [1, 2, 3];
@@ -65,9 +60,8 @@ export function Controls({ store, state }: { store: Store; state: State }) {
       <label>Policy{" "}
         <select name="policy" value={policy?.name ?? ""} disabled={policy === undefined} title={policy?.summaries?.[policy.name] ?? ""}
           onChange={(e) => {
-            const name = e.currentTarget.value;
+            store.askPolicy(e.currentTarget.value);
             e.currentTarget.value = policy?.name ?? "";
-            setChange({ text: `Switch the policy from ${policy?.name} to ${name} for all GPUs without one of their own? ${policy?.summaries?.[name] ?? ""}`, button: "Switch policy", apply: () => void store.setPolicy(name) });
           }}>
           {(policy?.available ?? []).map((name) => <option key={name} value={name}>{name}</option>)}
         </select>
@@ -75,10 +69,8 @@ export function Controls({ store, state }: { store: Store; state: State }) {
       <label>Mode{" "}
         <select name="mode" value={modeValue} disabled={mode === undefined}
           onChange={(e) => {
-            const name = e.currentTarget.value;
+            store.askMode(e.currentTarget.value);
             e.currentTarget.value = modeValue;
-            const [kind = "", level = "0"] = name.split(" ");
-            setChange({ text: `Switch the mode from ${modeValue} to ${name} for all GPUs without one of their own?`, button: "Switch mode", apply: () => void store.setMode(kind, Number(level)) });
           }}>
           {modes.map((name) => <option key={name} value={name}>{name}</option>)}
         </select>
@@ -87,14 +79,25 @@ export function Controls({ store, state }: { store: Store; state: State }) {
       <button type="button" class="theme" onClick={() => { setTheme(next[theme()]); store.set({}); }} aria-label={`Appearance: ${theme()}. Switch to ${next[theme()]}`}>
         {theme() === "auto" ? "Auto" : theme() === "light" ? "Light" : "Dark"}
       </button>
-      <button type="button" class="token" onClick={() => setAsks(true)}>{token() === "" ? "Token…" : "Token set"}</button>
-      {change && <Confirm change={change} close={() => setChange(undefined)} />}
+      {access.token && <button type="button" class="token" onClick={() => setAsks(true)}>{token() === "" ? "Token…" : "Token set"}</button>}
       {asks && <Token store={store} close={() => setAsks(false)} />}
     </div>
   );
 }
 
-// Login is the whole page while the daemon refuses to be read.
+// NoAccess is the whole page while a daemon without a token refuses to be read.
+export function NoAccess({ reason }: { reason: string }) {
+  const port = location.port || "80";
+  return (
+    <section class="login">
+      <p role="alert">The daemon refuses this browser: {reason}</p>
+      <p>Open the page on the daemon's machine as <code>http://localhost:{port}/</code>. From another machine, use a tunnel: <code>ssh -L {port}:127.0.0.1:{port} HOST</code>.</p>
+      <p>This daemon has no token. To allow access with one, start it with <code>--http-token-file FILE</code>.</p>
+    </section>
+  );
+}
+
+// Login is the whole page while the daemon wants a token.
 export function Login({ store, reason }: { store: Store; reason: string }) {
   const [text, setText] = useState("");
   return (

@@ -16,7 +16,7 @@ function Priority({ row, store }: { row: Row; store: Store }) {
   return (
     <form class="inline" onSubmit={(e) => {
       e.preventDefault();
-      if (valid) void store.setPriority(row.pid, row.name, value).then((done) => done && setText(undefined));
+      if (valid) void store.setPriority(row.pid, row.name, value, row.priority).then((done) => done && setText(undefined));
     }}>
       <label>Priority{" "}
         <input type="number" name="priority" min={priorityMin} max={priorityMax} step={1} required value={text ?? String(row.priority)}
@@ -63,8 +63,8 @@ export function Detail({ row, store, close }: { row: Row; store: Store; close: (
         <div>
           <Priority row={row} store={store} key={row.pid} />
           <p class="inline">
-            {row.held ? <button type="button" onClick={() => void store.resume(row.pid)}>Resume</button>
-              : <button type="button" onClick={() => void store.suspend(row.pid)}>Suspend</button>}
+            {row.held ? <button type="button" onClick={() => store.resume(row.pid)}>Resume</button>
+              : <button type="button" onClick={() => store.askSuspend(row.pid, row.name)}>Suspend</button>}
           </p>
           <Bars title={`Request latency of ${row.name}`} histogram={p.latency?.total} empty="No request has ended yet." />
           <Bars title="Of that, waiting for others" histogram={p.latency?.wait} empty="No request has ended yet." waiting />

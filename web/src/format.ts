@@ -20,6 +20,9 @@ export function duration(us: number | undefined): string {
   return `${(us / 3600e6).toFixed(0)} h`;
 }
 
+// round writes whole microseconds, such as the bound of a histogram's bar, without zeros.
+export const round = (us: number): string => (us < 1e3 ? `${us} µs` : us < 1e6 ? `${us / 1e3} ms` : `${us / 1e6} s`);
+
 // percent writes a ratio. What is not quite everything never becomes 100 %.
 export function percent(ratio: number | undefined): string {
   if (ratio === undefined || !Number.isFinite(ratio)) return none;
@@ -58,28 +61,4 @@ export function clock(ns: number): string {
 // directional overrides and isolates, line separators, invisible characters.
 export function plain(text: string): string {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, "\ufffd");
-}
-
-const interpreters = new Set(["python", "pypy", "bash", "sh", "dash", "zsh", "node", "perl", "ruby", "julia", "Rscript"]);
-
-// programName is the short name of a command line, by the rules of control.TenantName: the script or
-// module of an interpreter, else the program. It contains no arguments, and no code of `python -c`.
-export function programName(command: string, pid: number): string {
-  const words = command.split(/\s+/).filter((word) => word !== "");
-  const base = (path: string): string => path.slice(path.lastIndexOf("/") + 1) || path;
-  if (words[0] === undefined) return `process ${pid}`;
-  const first = base(words[0].replace(/^-/, ""));
-  const script = interpreters.has(first.replace(/[\d.]+$/, "")) ? scriptOf(words.slice(1)) : "";
-  return (script === "" ? first : base(script)).replace(/:$/, "").slice(0, 48);
-}
-
-function scriptOf(words: string[]): string {
-  for (let i = 0; i < words.length; i++) {
-    const word = words[i] as string;
-    if (word === "-m") return words[i + 1] ?? "";
-    if (word === "-W" || word === "-X") i++;
-    else if (/^-[^-]*[ce]/.test(word)) return "";
-    else if (!word.startsWith("-")) return word;
-  }
-  return "";
 }

@@ -117,8 +117,8 @@ export interface Lines {
   more: number;
 }
 
-// linesOf sums the series of all GPUs by program: the selected one and those that used most.
-export function linesOf(history: History, limit: number, selected: number): Lines {
+// linesOf sums the series of all GPUs by program: the preferred ones and those that used most.
+export function linesOf(history: History, limit: number, preferred: ReadonlySet<number>): Lines {
   const byPID = new Map<number, Line>();
   let points = 0;
   for (const device of history.devices ?? []) {
@@ -134,8 +134,8 @@ export function linesOf(history: History, limit: number, selected: number): Line
       }
     }
   }
-  const used = (l: Line): number => (l.pid === selected ? Infinity : l.share.reduce((a, b) => a + b, 0));
-  const all = [...byPID.values()].sort((a, b) => used(b) - used(a) || a.pid - b.pid);
+  const used = (l: Line): number => (preferred.has(l.pid) ? Infinity : l.share.reduce((a, b) => a + b, 0));
+  const all = [...byPID.values()].map((l) => ({ l, used: used(l) })).sort((a, b) => (a.used === b.used ? a.l.pid - b.l.pid : b.used - a.used)).map(({ l }) => l);
   const times: number[] = [];
   for (let i = 0; i < points; i++) times.push((history.from_ns + (i + 1) * history.step_ns) / 1e9);
   return { times, lines: all.slice(0, limit).sort((a, b) => a.pid - b.pid), more: Math.max(0, all.length - limit) };
@@ -181,8 +181,33 @@ export function sumOf(histograms: readonly Histogram[]): Histogram {
   return out;
 }
 
-// appendJournal keeps the newest entries, oldest first, each once.
+// appendJournal keeps the newest entries of each kind, oldest first, each once.
 export function appendJournal(old: readonly JournalEntry[], entries: readonly JournalEntry[], keep: number): JournalEntry[] {
   const last = old[old.length - 1]?.seq ?? -1;
-  return [...old, ...entries.filter((e) => e.seq > last)].slice(-keep);
+  const room = new Map<string, number>();
+  return [...old, ...entries.filter((e) => e.seq > last)].reverse().filter((e) => {
+    const left = room.get(e.kind) ?? keep;
+    room.set(e.kind, left - 1);
+    return left > 0;
+  }).reverse();
+}
+
+// EventLine is an event, and how many earlier ones of its run it stands for.
+export interface EventLine extends JournalEntry {
+  more: number;
+  sinceNS: number; // of the first one
+}
+
+// linesOfEvents has the newest first. Without a kind, preemptions between other events share a line.
+export function linesOfEvents(journal: readonly JournalEntry[], kind: string): EventLine[] {
+  const out: EventLine[] = [];
+  for (const e of [...journal].reverse()) {
+    const above = out[out.length - 1];
+    if (kind !== "" && e.kind !== kind) continue;
+    if (kind === "" && e.kind === "preemption" && above?.kind === e.kind) {
+      above.more++;
+      above.sinceNS = e.time_ns;
+    } else out.push({ ...e, more: 0, sinceNS: e.time_ns });
+  }
+  return out;
 }

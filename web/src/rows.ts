@@ -3,7 +3,7 @@
 // The rows of the table of tenants, and their order. All functions are pure.
 
 import type { Latency, List, Process } from "./api_gen";
-import { count, duration, percent, plain, programName } from "./format";
+import { count, duration, percent, plain } from "./format";
 
 export interface Row {
   key: number; // the session
@@ -49,14 +49,13 @@ export function protection(p: Process): [string, string][] {
   });
 }
 
-export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {
-  const command = plain(p.command);
+export function rowOf(p: Process): Row {
   const levels = (p.queues ?? []).map((q) => q.level).filter((level) => level > 0);
   return {
     key: p.session,
     pid: p.pid,
-    name: command === "" ? names.get(p.pid) || programName("", p.pid) : programName(command, p.pid),
-    command,
+    name: plain(p.name ?? "") || `process ${p.pid}`,
+    command: plain(p.command),
     user: plain(p.user),
     pod: p.pod ? plain([p.namespace, p.pod, p.pod_container].filter(Boolean).join("/")) : "",
     state: p.state,
@@ -73,8 +72,34 @@ export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {
   };
 }
 
-export function rowsOf(list: List, names: ReadonlyMap<number, string>): Row[] {
-  return (list.processes ?? []).map((p) => rowOf(p, names));
+export const rowsOf = (list: List): Row[] => (list.processes ?? []).map(rowOf);
+
+// missed reports whether a program misses its latency target.
+export const missed = (row: Row): boolean => row.attainment >= 0 && row.attainment < (row.process.slo?.objective ?? 0);
+
+// servicesOf are the programs that are protected from others or have a latency target, those that miss it first.
+export function servicesOf(rows: readonly Row[]): Row[] {
+  const service = (r: Row): boolean => r.attainment >= 0 || (r.process.protection ?? []).some((on) => on.requests > 0);
+  return rows.filter(service).sort((a, b) => Number(missed(b)) - Number(missed(a)) || b.priority - a.priority || a.pid - b.pid);
+}
+
+// verdict answers whether a service is protected, in a few words.
+export function verdict(row: Row): string {
+  const states = new Set((row.process.protection ?? []).map((on) => on.state));
+  if (row.held) return "held";
+  if (missed(row)) return "target missed";
+  if (states.has("protected")) return "protected";
+  if (states.has("learning")) return "learning";
+  return states.has("native") ? "not protected" : "no lower program";
+}
+
+// serviceFacts are the figures of a service's tile.
+export function serviceFacts(row: Row): [string, string][] {
+  const { slo } = row.process;
+  const wait = known(row.process)?.wait.p99_us;
+  const facts: [string, string][] = [["P99 now", duration(row.p99)], ["Waiting for the GPU, P99", wait === 0 ? "nothing" : duration(wait)], ...protection(row.process)];
+  if (slo) facts.push([`Within ${duration(slo.target_us)}`, `${percent(slo.attainment)} (goal ${percent(slo.objective)})`], ["Error budget left", percent(Math.max(0, slo.budget_left))]);
+  return facts;
 }
 
 // matches reports whether a row has every word of the filter in its name, command, pod, user, state or PID.

@@ -3,19 +3,27 @@
 // The state of the page. One loop reads the daemon once a second: the cost does not depend on how
 // often tenants change. A hidden page reads nothing.
 
-import { get, post, put, reasonOf, Refused, setToken, work } from "./api";
+import { access, get, post, put, reasonOf, Refused, setToken, token, work } from "./api";
 import type {
   Device, Devices, History, HintReply, Journal, JournalEntry, List, ModeReply, PolicyReply, ProcessReply, Stats, Version,
 } from "./api_gen";
 import { modeText, plain } from "./format";
 import { appendJournal, mergeSpans, spanSeconds, type DeviceSpans } from "./history";
 
-// Connection: "token" means that the daemon wants a token from this machine.
-export type Connection = "connecting" | "live" | "lost" | "token";
+// Connection: "token" means that the daemon wants a token from this browser; "refused": it has none.
+export type Connection = "connecting" | "live" | "lost" | "token" | "refused";
 
 export interface Notice {
   text: string;
   error: boolean;
+  undo?: () => void;
+}
+
+// Question is asked before a change.
+export interface Question {
+  text: string;
+  button: string;
+  apply: () => void;
 }
 
 export interface State {
@@ -28,19 +36,20 @@ export interface State {
   policy: PolicyReply | undefined;
   mode: ModeReply | undefined;
   spans: Map<string, DeviceSpans>;
-  names: Map<number, string>; // short names by PID, from the history
+  names: Map<number, string>; // short names by PID, from the history: of programs that left
   history: History | undefined; // the charts' range
   historyReason: string; // why there is none
   journal: JournalEntry[];
   range: number; // seconds of the charts
   paused: boolean;
   notice: Notice | undefined;
+  question: Question | undefined;
   ticks: number; // complete readings
 }
 
 export const ranges = [60, 300, 900, 3600];
 
-const journalKept = 500;
+const journalKept = 200; // of each kind
 const periodMS = 1000;
 // The page's own work takes at most a fortieth of the time. The browser needs about twice as much around it.
 const costFactor = 40;
@@ -52,7 +61,7 @@ const seriesMS = 4000; // the shortest time between two readings of the charts
 export class Store {
   state: State = {
     connection: "connecting", reason: "", version: undefined, list: undefined, devices: [], stats: undefined, policy: undefined, mode: undefined,
-    spans: new Map(), names: new Map(), history: undefined, historyReason: "", journal: [], range: 60, paused: false, notice: undefined, ticks: 0,
+    spans: new Map(), names: new Map(), history: undefined, historyReason: "", journal: [], range: 60, paused: false, notice: undefined, question: undefined, ticks: 0,
   };
   private changed: () => void = () => {};
   private drawn = false;
@@ -129,8 +138,11 @@ export class Store {
       this.failures++;
       // A daemon that restarts is back within seconds; one that is gone is asked ever less often.
       delay = Math.min(periodMS * this.failures, longestMS);
-      const token = err instanceof Refused && err.code === "not_allowed";
-      this.set({ connection: token ? "token" : "lost", reason: reasonOf(err) });
+      const refused = err instanceof Refused && err.code === "not_allowed";
+      if (refused && !access.token && token() !== "") {
+        setToken(""); // of a daemon that had one
+        delay = 0;
+      } else this.set({ connection: !refused ? "lost" : access.token ? "token" : "refused", reason: reasonOf(err) });
     }
     this.reading = false;
     this.readSoon(delay);
@@ -176,7 +188,7 @@ export class Store {
         this.lastSeriesMS = now;
         out.history = await get<History>(`/history?seconds=${this.state.range}`);
       }
-      const journal = await get<Journal>(`/journal?since=${this.journalNext}&max=200`);
+      const journal = await get<Journal>(`/journal?since=${this.journalNext}&max=${journalKept}&per_kind=true`);
       out.journal = appendJournal(this.state.journal, journal.entries ?? [], journalKept);
       this.journalNext = journal.next;
       out.historyReason = "";
@@ -188,9 +200,10 @@ export class Store {
   }
 
   // act makes one change and shows its result, or the daemon's reason for refusing it.
-  private async act(change: () => Promise<string>): Promise<boolean> {
+  private async act(change: () => Promise<string>, undo?: () => void): Promise<boolean> {
     try {
-      this.set({ notice: { text: await change(), error: false } });
+      const text = await change();
+      this.set({ notice: { text, error: false, ...(undo && { undo }) } });
       return true;
     } catch (err) {
       this.set({ notice: { text: reasonOf(err), error: true } });
@@ -200,29 +213,46 @@ export class Store {
     }
   }
 
-  setPriority(pid: number, name: string, priority: number): Promise<boolean> {
+  setPriority(pid: number, name: string, priority: number, before: number): Promise<boolean> {
     return this.act(async () => {
       const reply = await post<HintReply>("/hint", { pid, priority });
       return `Priority of ${name} is ${reply.priority}`;
-    });
+    }, () => void this.setPriority(pid, name, before, priority));
   }
 
-  suspend(pid: number): Promise<boolean> {
-    return this.act(async () => (await post<ProcessReply>("/suspend", { pid })).message);
+  askSuspend(pid: number, name: string): void {
+    const apply = (): void => void this.act(async () => (await post<ProcessReply>("/suspend", { pid })).message, () => this.resume(pid));
+    this.set({ question: { text: `Suspend ${name}? Its GPU work stops until somebody resumes it.`, button: "Suspend program", apply } });
   }
 
-  resume(pid: number): Promise<boolean> {
-    return this.act(async () => (await post<ProcessReply>("/resume", { pid })).message);
+  resume(pid: number): void {
+    void this.act(async () => (await post<ProcessReply>("/resume", { pid })).message);
   }
 
-  setPolicy(name: string): Promise<boolean> {
-    return this.act(async () => `Policy is ${(await put<PolicyReply>("/policy", { name })).name}`);
+  askPolicy(name: string): void {
+    const { policy } = this.state;
+    const text = `Switch the policy from ${policy?.name} to ${name} for all GPUs without one of their own? ${policy?.summaries?.[name] ?? ""}`;
+    this.set({ question: { text, button: "Switch policy", apply: () => this.setPolicy(name) } });
   }
 
-  setMode(mode: string, level: number): Promise<boolean> {
-    return this.act(async () => {
-      const reply = await put<ModeReply>("/mode", level > 0 ? { mode, level } : { mode });
+  private setPolicy(name: string): void {
+    const before = this.state.policy?.name ?? name;
+    void this.act(async () => `Policy is ${(await put<PolicyReply>("/policy", { name })).name}`, () => this.setPolicy(before));
+  }
+
+  askMode(name: string): void {
+    const { mode } = this.state;
+    const text = `Switch the mode from ${mode && modeText(mode.mode, mode.level)} to ${name} for all GPUs without one of their own?`;
+    this.set({ question: { text, button: "Switch mode", apply: () => this.setMode(name) } });
+  }
+
+  // setMode selects a mode as modeText writes it.
+  private setMode(name: string): void {
+    const before = this.state.mode;
+    const [mode, level] = name.split(" ");
+    void this.act(async () => {
+      const reply = await put<ModeReply>("/mode", level ? { mode, level: Number(level) } : { mode });
       return `Mode is ${modeText(reply.mode, reply.level)}`;
-    });
+    }, () => this.setMode(before ? modeText(before.mode, before.level) : name));
   }
 }

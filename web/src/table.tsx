@@ -108,7 +108,7 @@ export function Tenants({ rows, store, selected, select }: Props) {
                   <button type="button" class="sort" title={c.hint} onClick={() => sortBy(c.id)}>{c.title}</button>
                 </th>
               ))}
-              <th scope="col"><span class="hidden">Actions</span></th>
+              <th scope="col" class="actions"><span class="hidden">Actions</span></th>
             </tr>
           </thead>
           <tbody>
@@ -127,8 +127,8 @@ export function Tenants({ rows, store, selected, select }: Props) {
                 ))}
                 <td class="actions">
                   {row.held
-                    ? <button type="button" aria-label={`Resume ${row.name}, process ${row.pid}`} onClick={() => void store.resume(row.pid)}>Resume</button>
-                    : <button type="button" aria-label={`Suspend ${row.name}, process ${row.pid}`} onClick={() => void store.suspend(row.pid)}>Suspend</button>}
+                    ? <button type="button" aria-label={`Resume ${row.name}, process ${row.pid}`} onClick={() => store.resume(row.pid)}>Resume</button>
+                    : <button type="button" aria-label={`Suspend ${row.name}, process ${row.pid}`} onClick={() => store.askSuspend(row.pid, row.name)}>Suspend</button>}
                 </td>
               </tr>
             ))}

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { histogramBoundsUS, type DeviceHistory, type Histogram, type History, type JournalEntry, type Span } from "../src/api_gen";
-import { appendJournal, bucketsOf, columnsOf, lanesOf, linesOf, mergeSpans, stepsOf, sumOf } from "../src/history";
+import { appendJournal, bucketsOf, columnsOf, lanesOf, linesOf, linesOfEvents, mergeSpans, stepsOf, sumOf } from "../src/history";
 
 const span = (pid: number, state: string, from: number, to: number): Span => ({ pid, name: `p${pid}`, state, from_ns: from, to_ns: to });
 const reply = (from: number, spans: Span[] | null): DeviceHistory => ({ device: "g", spans_from_ns: from, grain_ns: 0, spans, series: null });
@@ -48,12 +48,12 @@ test("lines add the shares of several GPUs and keep gaps", () => {
       { ...reply(0, null), series: [{ pid: 1, name: "a", share: [0.25, 0.25], waited: [0, 0], p99_us: [10, 0], preemptions: [0, 1] }] },
     ],
   };
-  const all = linesOf(history, 8, 0);
+  const all = linesOf(history, 8, new Set());
   assert.deepEqual(all.times, [101, 102]);
   assert.deepEqual(all.lines[0], { pid: 1, name: "a", share: [0.75, 0.5], p99: [10, null], preemptions: [1, 3] });
-  assert.deepEqual(linesOf(history, 1, 2).lines.map((l) => l.pid), [2]);
-  assert.equal(linesOf(history, 1, 2).more, 1);
-  assert.deepEqual(linesOf({ ...history, devices: null }, 8, 0), { times: [], lines: [], more: 0 });
+  assert.deepEqual(linesOf(history, 1, new Set([2])).lines.map((l) => l.pid), [2]);
+  assert.equal(linesOf(history, 1, new Set([2])).more, 1);
+  assert.deepEqual(linesOf({ ...history, devices: null }, 8, new Set()), { times: [], lines: [], more: 0 });
 });
 
 test("steps have the parts in which a program ran and waited", () => {
@@ -89,8 +89,16 @@ test("sums of histograms have quantiles", () => {
   assert.equal(sumOf([histogram([], 1)]).p99_us, 2e7);
 });
 
-test("the journal has each entry once, and the newest", () => {
-  const entry = (seq: number): JournalEntry => ({ seq }) as JournalEntry;
-  const kept = appendJournal([entry(1), entry(2)], [entry(2), entry(3), entry(4)], 3);
-  assert.deepEqual(kept.map((e) => e.seq), [2, 3, 4]);
+const entry = (seq: number, kind = "preemption"): JournalEntry => ({ seq, kind, time_ns: seq }) as JournalEntry;
+
+test("the journal has each entry once, and the newest of each kind", () => {
+  const kept = appendJournal([entry(0, "change"), entry(1), entry(2)], [entry(2), entry(3), entry(4), entry(5, "left"), entry(6)], 3);
+  assert.deepEqual(kept.map((e) => e.seq), [0, 3, 4, 5, 6]);
+});
+
+test("preemptions between other events share a line", () => {
+  const journal = [entry(1), entry(2, "change"), entry(3), entry(4), entry(5), entry(6, "left"), entry(7, "left")];
+  assert.deepEqual(linesOfEvents(journal, "").map((e) => [e.seq, e.more, e.sinceNS]), [[7, 0, 7], [6, 0, 6], [5, 2, 3], [2, 0, 2], [1, 0, 1]]);
+  assert.deepEqual(linesOfEvents(journal, "preemption").map((e) => [e.seq, e.more]), [[5, 0], [4, 0], [3, 0], [1, 0]]);
+  assert.deepEqual(linesOfEvents([], ""), []);
 });

@@ -2,22 +2,50 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Latency, Process, Protection, Queue } from "../src/api_gen";
-import { matches, ordered, protection, rowOf, visible, type Row } from "../src/rows";
+import type { Latency, Process, Protection, Queue, SLO } from "../src/api_gen";
+import { none } from "../src/format";
+import { matches, ordered, protection, rowOf, serviceFacts, servicesOf, verdict, visible, type Row } from "../src/rows";
 
 const queue = (level: number): Queue => ({ level }) as Queue;
 const process = (change: Partial<Process>): Process =>
   ({ pid: 1, session: 1, command: "", user: "root", state: "idle", priority: 0, gpu_share: 0, preemptions: 0, lost_ns: 0, held: false, queues: null, ...change }) as Process;
-const row = (change: Partial<Process>): Row => rowOf(process(change), new Map());
+const row = (change: Partial<Process>): Row => rowOf(process(change));
 
 test("a row has the lowest level of its queues", () => {
   assert.equal(row({ queues: null }).level, 0);
   assert.equal(row({ queues: [queue(3), queue(0), queue(2)] }).level, 2);
 });
 
-test("the name of another user's program comes from the history, or is its PID", () => {
-  assert.equal(rowOf(process({ pid: 5 }), new Map([[5, "train.py"]])).name, "train.py");
-  assert.equal(rowOf(process({ pid: 5 }), new Map([[5, ""]])).name, "process 5");
+test("a row has the daemon's name of its program, as plain text", () => {
+  assert.equal(row({ pid: 5, name: "s.py --port\u202e 80" }).name, "s.py --port\ufffd 80");
+  assert.equal(row({ pid: 5 }).name, "process 5");
+});
+
+const slo = (attainment: number): SLO => ({ target_us: 20_000, objective: 0.99, attainment, budget_left: -2 }) as SLO;
+const protectedBy = (state: string, requests = 9): Partial<Process> => ({ protection: [{ device: "g", state, requests, gain_p99_us: 0, cost_ratio: 0 } as Protection] });
+
+test("services have a target or are protected; those that miss it come first", () => {
+  const rows = [row({ pid: 1 }), row({ pid: 2, priority: 5, slo: slo(1) }), row({ pid: 3, priority: 9, ...protectedBy("protected") }), row({ pid: 4, slo: slo(0.5) }), row({ pid: 5, ...protectedBy("learning", 0) })];
+  assert.deepEqual(servicesOf(rows).map((r) => r.pid), [4, 3, 2]);
+});
+
+test("a verdict answers whether a service is protected", () => {
+  const of = (change: Partial<Process>): string => verdict(row(change));
+  assert.equal(of(protectedBy("protected")), "protected");
+  assert.equal(of({ ...protectedBy("protected"), slo: slo(0.99) }), "protected");
+  assert.equal(of({ ...protectedBy("protected"), slo: slo(0.98) }), "target missed");
+  assert.equal(of({ ...protectedBy("protected"), held: true }), "held");
+  assert.equal(of(protectedBy("learning")), "learning");
+  assert.equal(of(protectedBy("native")), "not protected");
+  assert.equal(of({ slo: slo(1) }), "no lower program");
+});
+
+test("a tile has the latency, the wait, the target, and no figure that is not known", () => {
+  const latency = { source: "busy periods", total: { p99_us: 4100 }, wait: { p99_us: 90 } } as Latency;
+  assert.deepEqual(serviceFacts(row({ latency, slo: slo(0.998) })),
+    [["P99 now", "4.10 ms"], ["Waiting for the GPU, P99", "90 µs"], ["Within 20.0 ms", "99.8 % (goal 99 %)"], ["Error budget left", "0 %"]]);
+  assert.deepEqual(serviceFacts(row({ latency: { ...latency, wait: { p99_us: 0 } } as Latency }))[1], ["Waiting for the GPU, P99", "nothing"]);
+  assert.deepEqual(serviceFacts(row({ latency: { ...latency, uncertain: "always busy" } })).map(([, value]) => value), [none, none]);
 });
 
 test("a row has its pod, and a filter finds it", () => {
