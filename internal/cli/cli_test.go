@@ -156,6 +156,28 @@ func TestWriteNoDevices(t *testing.T) {
 	}
 }
 
+// Where commands do not fit, programs of one kind differ by their names.
+func TestListNames(t *testing.T) {
+	list := control.List{Processes: []control.Process{
+		{PID: 1, User: "root", State: "idle", Command: "python3 /srv/serve.py --model large --port 8001"},
+		{PID: 2, User: "root", State: "idle", Command: "python3 /srv/serve.py --model large --port 8002"},
+		{PID: 3, User: "root", State: "idle", Command: "train --fast"},
+	}}
+	control.NameProcesses(list.Processes)
+	for width, ends := range map[int][]string{
+		90:  {"  serve.py --port 8001", "  serve.py --port 8002", "  train --fast"},
+		139: {list.Processes[0].Command, list.Processes[1].Command, "  train --fast"},
+	} {
+		var text strings.Builder
+		writeList(&text, list, width)
+		for _, end := range ends {
+			if !strings.Contains(text.String(), end+"\n") {
+				t.Errorf("at width %d no line ends with %q:\n%s", width, end, text.String())
+			}
+		}
+	}
+}
+
 // A result of another user than the root daemon's is reported as unused.
 func TestUnusedSelfTestResult(t *testing.T) {
 	for _, c := range []struct {

@@ -12,6 +12,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/model"
+	"xsched/internal/screen"
 	"xsched/internal/top"
 )
 
@@ -35,8 +36,12 @@ func writeList(w io.Writer, list control.List, width int) {
 		writeWide(table, list.Processes)
 	}
 	_ = table.Flush() // into memory
-	for line := range strings.Lines(text.String()) {
-		fmt.Fprintln(w, cut(strings.TrimRight(line, "\n "), width))
+	for i, line := range slices.Collect(strings.Lines(text.String())) {
+		line = strings.TrimRight(line, "\n ")
+		if i > 0 && width > 0 && width < narrow {
+			line = withName(line, &list.Processes[i-1], width)
+		}
+		fmt.Fprintln(w, cut(line, width))
 	}
 	for _, p := range list.Processes {
 		if p.Impaired != "" {
@@ -59,6 +64,14 @@ func writeList(w io.Writer, list control.List, width int) {
 	if len(list.Processes) == 0 {
 		fmt.Fprintln(w, "no programs; start one with `xsched run -- CMD`")
 	}
+}
+
+// withName replaces a command that does not fit by the name that tells the program apart.
+func withName(line string, p *control.Process, width int) string {
+	if rest, ok := strings.CutSuffix(line, commandText(p)); ok && screen.Width(line) > width && p.Command != "" && p.Name != "" {
+		return rest + printable(p.Name)
+	}
+	return line
 }
 
 // writeWide prints one line per queue. The figures of a whole process are on its first line.
