@@ -12,6 +12,10 @@ int xsi_real_ioctl(int fd, unsigned long request, void *argument);
 /* Where that goes. Found by xsi_real_init unless it is set; tests put a double here. */
 extern int (*xsi_next_ioctl)(int fd, unsigned long request, ...);
 
+/* Our own ioctl, also where another definition comes first; NULL in tests without it. */
+extern int xsi_hook_ioctl(int fd, unsigned long request, ...)
+    __attribute__((weak, visibility("hidden")));
+
 /* Never null. The first dlsym of a process calls xsi_real_find_dlsym and nothing more: a sanitizer
  * asks before libc is usable. */
 extern void *(*xsi_real_dlsym)(void *handle, const char *name);

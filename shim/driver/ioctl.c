@@ -23,3 +23,4 @@ XSI_EXPORT int ioctl(int fd, unsigned long request, ...) {
   }
   return xsi_real_ioctl(fd, request, argument);
 }
+extern __typeof__(ioctl) xsi_hook_ioctl __attribute__((visibility("hidden"), alias("ioctl")));

@@ -9,6 +9,7 @@
 #include <elf.h>
 #include <link.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@ struct object {
 };
 
 struct rebinding {
-  const struct xsi_runtime *runtime;
+  const struct xsi_runtime *runtime; /* NULL: ioctl alone, */
+  void *ioctl;                       /* from this definition */
   unsigned redirected, failed;
 };
 
@@ -94,15 +96,22 @@ static void rebind_entry(struct rebinding *to, const struct object *object,
   unsigned type = ELF64_R_TYPE(relocation->r_info);
   if (type != CALL && type != POINTER) return;
   const ElfW(Sym) *symbol = &object->symbols[ELF64_R_SYM(relocation->r_info)];
-  int slot = xsi_runtime_find(to->runtime, object->strings + symbol->st_name);
-  if (slot < 0) return;
+  const char *name = object->strings + symbol->st_name;
+  void *real = to->ioctl, *hook = (void *)xsi_hook_ioctl;
+  if (to->runtime != NULL) {
+    int slot = xsi_runtime_find(to->runtime, name);
+    if (slot < 0) return;
+    real = __atomic_load_n(&to->runtime->real[slot], __ATOMIC_ACQUIRE);
+    hook = to->runtime->symbols[slot].hook;
+  } else if (strcmp(name, "ioctl") != 0) {
+    return;
+  }
   void **entry = (void **)(object->base + relocation->r_offset);
   uintptr_t bound = (uintptr_t)__atomic_load_n(entry, __ATOMIC_ACQUIRE);
   bool lazy = type == CALL && symbol->st_shndx == SHN_UNDEF && bound >= object->start &&
               bound < object->end;
-  void *real = __atomic_load_n(&to->runtime->real[slot], __ATOMIC_ACQUIRE);
   if (real == NULL || (!lazy && bound != (uintptr_t)real)) return;
-  if (redirect(object, entry, to->runtime->symbols[slot].hook))
+  if (redirect(object, entry, hook))
     to->redirected++;
   else
     to->failed++;
@@ -115,7 +124,8 @@ static int rebind_object(struct dl_phdr_info *info, size_t size, void *argument)
   if (!read_object(&object, info)) return 0;
   uintptr_t ours = (uintptr_t)xsi_runtimes;
   if (ours >= object.start && ours < object.end) return 0;
-  if (info->dlpi_name != NULL && to->runtime->is_library(info->dlpi_name)) return 0;
+  if (info->dlpi_name != NULL && to->runtime != NULL && to->runtime->is_library(info->dlpi_name))
+    return 0;
   for (unsigned table = 0; table < 2; table++)
     for (size_t i = 0; object.tables[table] != NULL && i < object.counts[table]; i++)
       rebind_entry(to, &object, &object.tables[table][i]);
@@ -141,10 +151,10 @@ static bool comes_first(void *program, const struct xsi_runtime *runtime) {
   return false;
 }
 
-/* The runtimes that are loaded, and how many objects ever were. */
+/* Whether a runtime and a stand-in for one are loaded, and how many objects ever were. */
 struct loaded {
   unsigned long long objects;
-  bool runtime;
+  bool runtime, stand_in;
 };
 
 static int read_loaded(struct dl_phdr_info *info, size_t size, void *argument) {
@@ -152,18 +162,30 @@ static int read_loaded(struct dl_phdr_info *info, size_t size, void *argument) {
   if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof info->dlpi_adds)
     loaded->objects = info->dlpi_adds;
   for (const struct xsi_runtime *const *at = xsi_runtimes; *at != NULL; at++)
-    if (info->dlpi_name != NULL && (*at)->is_library(info->dlpi_name)) loaded->runtime = true;
+    if (info->dlpi_name != NULL && (*at)->is_library(info->dlpi_name))
+      *(xsi_runtime_stands_in(info) ? &loaded->stand_in : &loaded->runtime) = true;
   return 0;
 }
 
-static bool rebind_all(void) {
+// A stand-in brings this library behind libc, or for one caller alone: then libc's ioctl comes first.
+static void rebind_ioctl(void *program, bool in_scope) {
+  struct rebinding to = {.ioctl = in_program(program, "ioctl")};
+  bool reaches_us = in_scope && xsi_next_ioctl != NULL; // from the first one
+  if (to.ioctl == NULL || xsi_hook_ioctl == NULL || xsi_in_shim(to.ioctl) || reaches_us) return;
+  __atomic_store_n(&xsi_next_ioctl, (int (*)(int, unsigned long, ...))to.ioctl, __ATOMIC_RELEASE);
+  dl_iterate_phdr(rebind_object, &to);
+  xsi_log(XSI_DEBUG, "%u calls of ioctl redirected, %u not", to.redirected, to.failed);
+}
+
+static bool rebind_all(bool stand_in) {
   void *program = dlopen(NULL, RTLD_LAZY);
   void *mine = program != NULL ? in_program(program, "xs_api_version") : NULL;
-  bool all = mine != NULL && xsi_in_shim(mine);
+  bool in_scope = mine != NULL && xsi_in_shim(mine), all = in_scope || stand_in;
+  if (stand_in && program != NULL) rebind_ioctl(program, in_scope);
   if (!all)
     xsi_log(XSI_WARN, "opened by dlopen: no call of the GPU runtime passes this library; start the "
                       "program with `xsched run`");
-  for (const struct xsi_runtime *const *at = xsi_runtimes; all && *at != NULL; at++) {
+  for (const struct xsi_runtime *const *at = xsi_runtimes; in_scope && *at != NULL; at++) {
     if ((*at)->library() == NULL || !comes_first(program, *at)) continue;
     struct rebinding to = {.runtime = *at};
     xsi_runtime_bind_all(*at);
@@ -184,7 +206,7 @@ bool xsi_runtime_rebind(void) {
   dl_iterate_phdr(read_loaded, &loaded);
   if (!loaded.runtime) return true;
   if (loaded.objects == 0 || __atomic_load_n(&seen, __ATOMIC_ACQUIRE) != loaded.objects) {
-    __atomic_store_n(&reached, rebind_all(), __ATOMIC_RELEASE);
+    __atomic_store_n(&reached, rebind_all(loaded.stand_in), __ATOMIC_RELEASE);
     __atomic_store_n(&seen, loaded.objects, __ATOMIC_RELEASE);
   }
   return __atomic_load_n(&reached, __ATOMIC_ACQUIRE);

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -59,6 +60,40 @@ void *xsi_runtime_loaded(void **handle, const char *name) {
   else
     dlerror(); // ours, not the application's
   return found;
+}
+
+// ---- stand-ins ----------------------------------------------------------------------
+
+bool xsi_runtime_stands_in(const struct dl_phdr_info *object) {
+  for (unsigned i = 0; i < object->dlpi_phnum; i++)
+    if (object->dlpi_phdr[i].p_type == PT_LOAD && (object->dlpi_phdr[i].p_flags & PF_X) != 0)
+      return false;
+  return true;
+}
+
+struct behind {
+  const struct xsi_runtime *runtime;
+  char *path; /* of the first that is the runtime */
+  bool stand_in;
+};
+
+static int look_behind(struct dl_phdr_info *object, size_t size, void *argument) {
+  (void)size;
+  struct behind *behind = argument;
+  const char *name = object->dlpi_name;
+  if (name == NULL || !behind->runtime->is_library(name)) return 0;
+  if (xsi_runtime_stands_in(object))
+    behind->stand_in = true;
+  else if (behind->path[0] == 0 && strlen(name) < XSI_PATH_BYTES)
+    strcpy(behind->path, name);
+  return 0;
+}
+
+bool xsi_runtime_behind(const struct xsi_runtime *runtime, char path[XSI_PATH_BYTES]) {
+  struct behind behind = {.runtime = runtime, .path = path};
+  path[0] = 0;
+  dl_iterate_phdr(look_behind, &behind);
+  return behind.stand_in && path[0] != 0;
 }
 
 // The hashes of names that were reported; a full table reports no more.

@@ -11,6 +11,8 @@
 
 #include "core/base.h"
 
+enum { XSI_PATH_BYTES = 4096 };
+
 struct xsi_symbol {
   const char *name;
   void *hook; /* NULL: not hooked, only called */
@@ -83,6 +85,13 @@ bool xsi_runtime_rebind(void);
 
 /* The handle of a library that is loaded under this name, stored in *handle from then on. */
 void *xsi_runtime_loaded(void **handle, const char *name);
+
+/* A stand-in has a runtime's name and no code: it makes the loader load this library and then the runtime
+ * (`xsched link-runtimes`). It is not the runtime. */
+struct dl_phdr_info;
+bool xsi_runtime_stands_in(const struct dl_phdr_info *object);
+/* The path of the runtime behind a stand-in, among those that are loaded. */
+bool xsi_runtime_behind(const struct xsi_runtime *runtime, char path[XSI_PATH_BYTES]);
 
 bool xsi_in_shim(void *address);
 const char *xsi_base_name(const char *path);

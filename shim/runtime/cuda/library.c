@@ -30,8 +30,12 @@ static bool is_library(const char *path) {
 }
 
 static void *find_library(void) {
+  void *handle = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
+  if (handle != NULL) return handle;
+  char path[XSI_PATH_BYTES];
   xsi_runtime_init();
-  return xsi_runtime_loaded(&library, xsi_cu_library_name);
+  bool behind = xsi_runtime_behind(&xsi_cu_runtime, path);
+  return xsi_runtime_loaded(&library, behind ? path : xsi_cu_library_name);
 }
 
 // A driver loaded under another name than the one configured: its other functions come from it, too.

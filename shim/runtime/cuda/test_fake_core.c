@@ -38,6 +38,7 @@ static void *no_dlvsym(void *handle, const char *name, const char *version) {
   (void)handle, (void)name, (void)version;
   return NULL;
 }
+int (*xsi_next_ioctl)(int fd, unsigned long request, ...);
 void *(*xsi_real_dlsym)(void *, const char *) = no_dlsym;
 void *(*xsi_real_dlvsym)(void *, const char *, const char *) = no_dlvsym;
 

@@ -95,7 +95,8 @@ static int visit(struct dl_phdr_info *object, size_t size, void *argument) {
   }
   const char *name = object->dlpi_name ? object->dlpi_name : "";
   uintptr_t at = (uintptr_t)search->inside;
-  if (search->inside ? at < first || at >= end : !is_library(name)) return 0;
+  if (search->inside ? at < first || at >= end : !is_library(name) || xsi_runtime_stands_in(object))
+    return 0;
   if (strlen(name) >= sizeof search->path) return 0;
   if (search->runtimes++ == 0) {
     strcpy(search->path, name);

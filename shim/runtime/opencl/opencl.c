@@ -39,7 +39,9 @@ static int visit(struct dl_phdr_info *object, size_t size, void *argument) {
   (void)size;
   struct copies *copies = argument;
   const char *name = object->dlpi_name;
-  if (!name || !is_library(name) || strlen(name) >= sizeof copies->path[0]) return 0;
+  if (!name || !is_library(name) || xsi_runtime_stands_in(object) ||
+      strlen(name) >= sizeof copies->path[0])
+    return 0;
   strcpy(copies->path[copies->count++], name);
   return copies->count == sizeof copies->path / sizeof *copies->path;
 }
