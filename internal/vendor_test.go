@@ -23,6 +23,7 @@ var vendorFiles = map[string]string{
 	"internal/driver/registry/registry.go": "one line for each driver",
 	"internal/cli/amdlog.go":               "the command for one runtime's logs",
 	"internal/embedded/embedded.go":        "names of the embedded files",
+	"internal/standin/find.go":             "where the runtimes' libraries are",
 
 	"internal/control/upstream/variables.go": "names of upstream's variables",
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -138,6 +139,60 @@ func TestUpstreamLocalScheduler(t *testing.T) {
 		w.t = t
 		w.checkLocal(w.run(options{env: []string{"XDG_RUNTIME_DIR=" + w.dir}}, program))
 	})
+}
+
+// TestLinkRuntimes: upstream's way to start a program, a folder in LD_LIBRARY_PATH. Programs that are linked with the
+// runtime and programs that open it are scheduled, at the level of a preloaded library. The folder of an
+// installation that is already in the path does not mislead the command.
+func TestLinkRuntimes(t *testing.T) {
+	t.Parallel()
+	folders := []string{t.TempDir(), t.TempDir()}
+	path := filepath.Dir(product(t, "virtual/libamdhip64.so.6"))
+	for _, folder := range folders { // the second one with the first in its path
+		cmd := exec.Command(xschedPath(t), "link-runtimes", folder)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+path)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("link-runtimes: %v\n%s", err, text)
+		}
+		path = folder + ":" + path
+	}
+	prefix := prefixOf(t)
+	for name, c := range map[string]struct {
+		program []string
+		hip     bool
+		level   string
+	}{
+		"HIP, linked":  {[]string{upstreamProgram(t, "g++", "loop.cpp", "hip/hip_runtime.h", "-std=c++17", "-I"+prefix+"/include", product(t, "virtual/libamdhip64.so.6"))}, true, "2"},
+		"CUDA, opened": {[]string{product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "300"}, false, "3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, kernel, device := (*world)(nil), "virtual/libvgpu.so", []string(nil)
+			if c.hip {
+				w, kernel = hipWorld(t), "virtual/libvkfd.so"
+				device = []string{"XSCHED_VKFD_SOCKET=" + w.path("kfd.sock"), "XSCHED_VKFD_ROOT=" + w.path("kfd")}
+			} else {
+				w = newWorld(t)
+				device = []string{"XSCHED_VGPU_SOCKET=" + w.path("vgpu.sock")}
+			}
+			cmd := exec.Command(c.program[0], c.program[1:]...)
+			cmd.Env = w.env(append(device, "LD_PRELOAD="+product(t, kernel), "LD_LIBRARY_PATH="+path, "XDG_RUNTIME_DIR="+w.dir)...)
+			p := w.drive(cmd)
+			if !c.hip {
+				p.expect("R", soon)
+				p.send("loop")
+			}
+			eventually(t, soon, "its launches are counted, at the highest level", func() bool {
+				known := w.process(p.pid())
+				return known != nil && known.Counters.Launches > 10 && len(known.Queues) > 0 && strconv.Itoa(known.Queues[0].Level) == c.level
+			})
+			if found := shims(t, p.pid()); len(found) != 1 {
+				t.Errorf("copies of the library: %v", found)
+			}
+			_ = p.in.Close()
+			_ = p.wait(soon)
+		})
+	}
 }
 
 // checkLocal follows testdata/upstream/intra_process.cpp to its end.
