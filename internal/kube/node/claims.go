@@ -51,7 +51,7 @@ func readClaim(claim *resourceapi.ResourceClaim) (claimRecord, error) {
 			}
 		}
 		var err error
-		if d.Parameters, err = resolve(devices.Config, result.Request); err != nil {
+		if d.Parameters, err = params.Of(cluster.Driver, devices.Config, result.Request); err != nil {
 			return r, err
 		}
 		r.Devices = append(r.Devices, d)
@@ -88,31 +88,6 @@ func requestOf(claim *resourceapi.ResourceClaim, request string) (class string, 
 		}
 	}
 	return "", nil
-}
-
-// resolve finds the parameters of a request. Those of a main request hold for its subrequests.
-func resolve(configs []resourceapi.DeviceAllocationConfiguration, request string) (params.Resolved, error) {
-	main, _, _ := strings.Cut(request, "/")
-	var class, claim []params.Parameters
-	for i := range configs {
-		c := &configs[i]
-		if c.Opaque == nil || c.Opaque.Driver != cluster.Driver ||
-			len(c.Requests) > 0 && !slices.Contains(c.Requests, request) && !slices.Contains(c.Requests, main) {
-			continue
-		}
-		p, err := params.Parse(c.Opaque.Parameters.Raw)
-		switch {
-		case err != nil && c.Source == resourceapi.AllocationConfigSourceClass:
-			return params.Resolved{}, fmt.Errorf("device class: %w", err)
-		case err != nil:
-			return params.Resolved{}, err
-		case c.Source == resourceapi.AllocationConfigSourceClass:
-			class = append(class, p)
-		default: // an unknown source has the rights of a tenant
-			claim = append(claim, p)
-		}
-	}
-	return params.Resolve(class, claim)
 }
 
 // deviceName is the name of a claim's CDI device. It starts with the claim's UID, because runtimes may

@@ -2,7 +2,14 @@
 
 package params
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
 
 // Resolved are the parameters of a claim. Zero values mean: none.
 type Resolved struct {
@@ -27,6 +34,31 @@ func Resolve(class, claim []Parameters) (Resolved, error) {
 		r.set(&claim[i])
 	}
 	return r, nil
+}
+
+// Of resolves the configurations of a request for a driver. Those of a main request hold for its subrequests.
+func Of(driver string, configs []resourceapi.DeviceAllocationConfiguration, request string) (Resolved, error) {
+	main, _, _ := strings.Cut(request, "/")
+	var class, claim []Parameters
+	for i := range configs {
+		c := &configs[i]
+		if c.Opaque == nil || c.Opaque.Driver != driver ||
+			len(c.Requests) > 0 && !slices.Contains(c.Requests, request) && !slices.Contains(c.Requests, main) {
+			continue
+		}
+		p, err := Parse(c.Opaque.Parameters.Raw)
+		switch {
+		case err != nil && c.Source == resourceapi.AllocationConfigSourceClass:
+			return Resolved{}, fmt.Errorf("device class: %w", err)
+		case err != nil:
+			return Resolved{}, err
+		case c.Source == resourceapi.AllocationConfigSourceClass:
+			class = append(class, p)
+		default: // an unknown source has the rights of a tenant
+			claim = append(claim, p)
+		}
+	}
+	return Resolve(class, claim)
 }
 
 func (r *Resolved) set(p *Parameters) {
