@@ -97,6 +97,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/kube/classes":   {"internal/kube/params"},
 	"internal/kube/edits":     {},
+	"internal/kube/evict":     {"internal/kube/cluster", "internal/kube/params"},
 	"internal/kube/cdi":       {"internal/kube/edits"},
 	"internal/kube/nri":       {"internal/control", "internal/health", "internal/kube/classes", "internal/kube/cluster", "internal/kube/edits"},
 	"internal/kube/cluster":   {},

@@ -69,8 +69,11 @@ func TestChartPrivileges(t *testing.T) {
 					have[name+"/"+container.Name] = privileges(t, name, &container)
 				}
 			}
-			all := chartObjects(t, "--set", c.set)
+			all := chartObjects(t, "--set", c.set+",eviction.enabled=true")
 			for _, d := range of[*appsv1.DaemonSet](all) {
+				check(d.Name, &d.Spec.Template.Spec)
+			}
+			for _, d := range of[*appsv1.Deployment](all) {
 				check(d.Name, &d.Spec.Template.Spec)
 			}
 			for _, j := range of[*batchv1.Job](all) {
@@ -78,7 +81,7 @@ func TestChartPrivileges(t *testing.T) {
 			}
 			want := map[string]string{
 				"xsched/daemon": daemon, "xsched/guardian": guardian, "xsched/node": "",
-				"xsched-uninstall/uninstall": "", "xsched-cleanup/cleanup": "DAC_OVERRIDE", "xsched-cleanup/done": "", "xsched-cleanup/none": "",
+				"xsched-eviction/eviction": "", "xsched-uninstall/uninstall": "", "xsched-cleanup/cleanup": "DAC_OVERRIDE", "xsched-cleanup/done": "", "xsched-cleanup/none": "",
 			}
 			if c.privileged {
 				want["xsched/daemon"], want["xsched/guardian"] = "privileged", "privileged"
@@ -101,7 +104,7 @@ func checkPod(t *testing.T, name string, pod *corev1.PodSpec) {
 	}
 	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
 		for _, mount := range container.VolumeMounts {
-			if mount.Name == "token" && container.Name != "node" && container.Name != "uninstall" {
+			if mount.Name == "token" && !slices.Contains([]string{"node", "eviction", "uninstall"}, container.Name) {
 				t.Errorf("%s/%s has a token", name, container.Name)
 			}
 			if mount.MountPropagation != nil {
@@ -186,6 +189,23 @@ func TestChartRoles(t *testing.T) {
 	if !maps.EqualFunc(got, want, slices.Equal[[]string]) {
 		t.Errorf("roles of the chart:\n%q\nwant\n%q", got, want)
 	}
+	// Eviction is off by default, and then nobody may evict.
+	on := chartObjects(t, "--set", "eviction.enabled=true")
+	if a, b := len(of[*appsv1.Deployment](all)), len(of[*appsv1.Deployment](on)); a != 0 || b != 1 {
+		t.Errorf("%d Deployments, and %d with eviction.enabled", a, b)
+	}
+	for _, r := range of[*rbacv1.ClusterRole](on) {
+		if r.Name == "xsched-eviction" {
+			add("eviction", r.Rules)
+		}
+	}
+	evicts := []string{
+		"create pods/eviction", "create,patch events", "create,patch events.k8s.io/events", "get nodes", "get,list pods", "list resource.k8s.io/deviceclasses",
+		"list resource.k8s.io/resourceclaims", "list resource.k8s.io/resourceslices",
+	}
+	if !slices.Equal(got["eviction"], evicts) {
+		t.Errorf("eviction.enabled gives %q, want %q", got["eviction"], evicts)
+	}
 	// Exec is in a role of its own, which is not there unless somebody asks for it, and then nobody has it.
 	withRoot := chartObjects(t, "--set", "nodeRoot.create=true")
 	if n := len(of[*rbacv1.Role](withRoot)) - len(of[*rbacv1.Role](all)); n != 1 {
@@ -207,7 +227,7 @@ func TestChartRoles(t *testing.T) {
 		t.Error("viewing is on without viewer.create")
 	}
 	// Nobody else than the chart's own accounts gets a role.
-	for _, b := range of[*rbacv1.ClusterRoleBinding](all) {
+	for _, b := range of[*rbacv1.ClusterRoleBinding](on) {
 		checkSubjects(t, b.Name, b.Subjects)
 	}
 	for _, b := range of[*rbacv1.RoleBinding](all) {
@@ -219,7 +239,7 @@ func TestChartRoles(t *testing.T) {
 func checkSubjects(t *testing.T, binding string, subjects []rbacv1.Subject) {
 	t.Helper()
 	account := map[string]string{
-		"xsched-node": "xsched", "xsched-reviews": "xsched", "xsched-nodeviews": "xsched-viewer", "xsched-uninstall": "xsched-uninstall",
+		"xsched-node": "xsched", "xsched-reviews": "xsched", "xsched-nodeviews": "xsched-viewer", "xsched-uninstall": "xsched-uninstall", "xsched-eviction": "xsched-eviction",
 	}[binding]
 	if want := (rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: chartSpace}); !slices.Equal(subjects, []rbacv1.Subject{want}) {
 		t.Errorf("binding %s is for %+v", binding, subjects)

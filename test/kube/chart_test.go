@@ -58,6 +58,8 @@ func TestChartRefusesMistakes(t *testing.T) {
 		{"deviceClasses.x.namespaces={it's}", "deviceClasses/x/namespaces/0"},
 		{"deviceClasses.x.extendedResourceName=fast", "extendedResourceName"},
 		{"updateStrategy.maxUnavailable=a", "maxUnavailable"},
+		{"eviction.most=0", "eviction/most"},
+		{"eviction.enabled=true,dra.enabled=false", "it needs dra.enabled"},
 	} {
 		if text, err := helm("template", "xsched", chart, "--set", c.set); err == nil || !strings.Contains(text+err.Error(), c.want) {
 			t.Errorf("--set %s: %v; want an error with %q", c.set, err, c.want)

@@ -125,7 +125,7 @@ func TestTroubleshootingNamesEveryEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ folder, pattern string }{
-		{"node", `\breason\w+ += "(\w+)"`}, {"nri", `\breason(?:Refused|Pending|Conflict) += "(\w+)"`}, {"node", `\bTaint\w+ += cluster\.Driver \+ "(/[\w-]+)"`},
+		{"node", `\breason\w+ += "(\w+)"`}, {"evict", `\breason\w+ += "(\w+)"`}, {"nri", `\breason(?:Refused|Pending|Conflict) += "(\w+)"`}, {"node", `\bTaint\w+ += cluster\.Driver \+ "(/[\w-]+)"`},
 	} {
 		files, err := filepath.Glob("../" + c.folder + "/*.go")
 		if err != nil {

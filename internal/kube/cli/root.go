@@ -78,7 +78,7 @@ func (a *app) root() *cobra.Command {
 	c := a.newRoot("xsched-kube", "Run XSched on Kubernetes nodes")
 	c.Long = `XSched-kube connects the scheduling daemon of a node with Kubernetes. The
 scheduler of Kubernetes places pods; the daemon preempts on the GPU.`
-	c.AddCommand(a.nodeCommand(), a.healthCommand(), a.uninstallCommand(), a.cleanupCommand(), a.versionCommand())
+	c.AddCommand(a.nodeCommand(), a.healthCommand(), a.evictCommand(), a.uninstallCommand(), a.cleanupCommand(), a.versionCommand())
 	return c
 }
 
