@@ -100,7 +100,7 @@ type Host struct {
 	Open func(path string) error
 	// Ask opens a device node and makes one ioctl.
 	Ask func(path string, request uint32, arg []byte) error
-	// Ptrace tells whether the system call is allowed at all; nil error: it is.
+	// Ptrace is whether the system call is allowed at all; nil error: it is.
 	Ptrace func() error
 	// InContainer: device nodes may be missing on purpose.
 	InContainer bool

@@ -19,7 +19,7 @@ type Claim uint8
 // The claims, by what is known about the GPU.
 const (
 	ClaimUnlisted Claim = iota // no driver lists the GPU, so nothing confirms or refutes its use
-	ClaimTrusted               // a driver lists the GPU, but can't tell who uses it
+	ClaimTrusted               // a driver lists the GPU, but does not know who uses it
 	ClaimVerified              // Resolve reports the GPU exactly while the process has a working descriptor of it
 	ClaimAbsent                // a PCI address that this host does not have
 )

@@ -63,7 +63,7 @@ type WorkerStats struct {
 	Ops, Errors, Undone uint64
 	LastError           string
 	StuckSince          model.Time // 0: not stuck
-	Suspended           bool       // a suspension begins, lasts or ends, or the program was told to restore itself
+	Suspended           bool       // a suspension begins, lasts or ends, or the program was asked to restore itself
 	Off                 string     // why scheduling is off; empty: it is on
 }
 

@@ -172,8 +172,8 @@ func (s *Set) UsedBy(pid int) []model.DeviceID {
 	return out
 }
 
-// Attach tries each driver until one recognizes the process. A driver that is not supported can't
-// tell, so the next one is tried too.
+// Attach tries each driver until one recognizes the process. A driver that is not supported
+// does not know, so the next one is tried too.
 func (s *Set) Attach(ctx context.Context, r AttachRequest) (Attached, error) {
 	s.open()
 	first := error(&AttachError{

@@ -124,7 +124,7 @@ func (c *Client) Keep(w driver.Ward) error {
 	l := c.link
 	if err := c.hand(l, own); err != nil {
 		// The guardian may have accepted after the timeout; the process is still untouched.
-		_ = c.tell(l, message{Op: "detach", Session: w.Session, Restored: true}, nil)
+		_ = c.post(l, message{Op: "detach", Session: w.Session, Restored: true}, nil)
 		c.journal.remove(recordName(own))
 		closeWard(own)
 		return err
@@ -358,7 +358,7 @@ func (c *Client) move(own *link) (done bool) {
 	for _, w := range c.wards {
 		if err := c.hand(l, w); err != nil {
 			for id := range c.wards {
-				_ = c.tell(l, message{Op: "detach", Session: id, Restored: true}, nil)
+				_ = c.post(l, message{Op: "detach", Session: id, Restored: true}, nil)
 			}
 			c.drop(l)
 			return false
@@ -366,7 +366,7 @@ func (c *Client) move(own *link) (done bool) {
 	}
 	c.link = l
 	for id := range c.wards {
-		_ = c.tell(own, message{Op: "detach", Session: id, Restored: true}, nil)
+		_ = c.post(own, message{Op: "detach", Session: id, Restored: true}, nil)
 	}
 	c.drop(own)
 	c.log.Info("guardian service is back", "guardian", l.pid)

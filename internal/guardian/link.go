@@ -164,8 +164,8 @@ func (c *Client) forsake(l *link) {
 	}
 }
 
-// tell sends a message without waiting for the reply. Preconditions: c.mu is held.
-func (c *Client) tell(l *link, m message, fds []int) error { return l.send(m, fds) }
+// post sends a message without waiting for the reply. Preconditions: c.mu is held.
+func (c *Client) post(l *link, m message, fds []int) error { return l.send(m, fds) }
 
 func (l *link) send(m message, fds []int) error {
 	l.seq++

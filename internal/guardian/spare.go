@@ -4,7 +4,7 @@ package guardian
 
 import "golang.org/x/sys/unix"
 
-// spareFiles is enough to start a guardian and to hand over a process, beside some connections that
+// spareFiles is enough to start a guardian and to hand over a process, in addition to some connections that
 // the daemon accepts in the meantime.
 const spareFiles = 16
 

@@ -90,7 +90,7 @@ func belowKubelet(pod string) bool {
 	return true
 }
 
-// PodVariable tells a daemon in a pod the UID of that pod. In a cgroup namespace the kernel does not show
+// PodVariable has the UID of the pod of a daemon. In a cgroup namespace the kernel does not show
 // it.
 const PodVariable = "XSCHED_POD_UID"
 

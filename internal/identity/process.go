@@ -170,7 +170,7 @@ func (o *observer) identify(f facts) User {
 		// A name that a user may have chosen counts where it only takes rights from him.
 		u.Container = name
 	// Without a cgroup, a namespace shows the container. In the daemon's user namespace only root
-	// creates these. A user namespace that root created tells its users apart by itself.
+	// creates these. A user namespace that root created distinguishes its users by itself.
 	case f.outerPID != 0 && (u.Namespace == 0 || u.Creator != 0):
 		u.Container = fmt.Sprintf("pid:[%d]", f.outerPID)
 	case f.cgroup != 0 && u.Namespace == 0 && !outside(f.hierarchies):
@@ -267,7 +267,7 @@ func (o *observer) read(pid int) (facts, status, error) {
 func (o *observer) readNamespaces(dir string, f *facts) error {
 	user, err := openNamespace(dir + "/ns/user")
 	if errors.Is(err, os.ErrPermission) {
-		// A daemon without CAP_SYS_PTRACE, or one of a user beside a protected process of that user.
+		// A daemon without CAP_SYS_PTRACE, or one of a user whose process is protected.
 		f.user, f.creator, f.root, f.nested = unknownNamespace, -1, -1, true
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity tells users apart: by uid, by user namespace and by container. The kernel supplies
+// Package identity distinguishes users: by uid, by user namespace and by container. The kernel supplies
 // every part; a process can't choose one that gives it more rights or larger limits.
 package identity
 

@@ -24,7 +24,7 @@ type Batching struct {
 	Tail         time.Duration // of the requests that gathered as a whole; 0: not known
 
 	against int8   // requests in a row that speak against the decision
-	short   int8   // requests in a row that were too short to tell
+	short   int8   // requests in a row that were too short to measure
 	whole   int8   // requests that gathered as a whole
 	pause   uint32 // requests until the next attempt
 	next    uint32 // pause after the next attempt that fails

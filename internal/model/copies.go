@@ -9,8 +9,8 @@ const (
 	// copies. Each time that it launches one after all doubles it, up to copiesLast.
 	copiesFirst = time.Second
 	copiesLast  = time.Minute
-	// copiesTold is the same for a program without any kernel so far whose device is never idle.
-	copiesTold = 20 * time.Millisecond
+	// copiesAlone is the same for a program without any kernel so far whose device is never idle.
+	copiesAlone = 20 * time.Millisecond
 )
 
 // Copies recognises a program that copies and launches no kernels. Copies run on engines of their own,
@@ -47,7 +47,7 @@ func (c *Copies) See(now Time, launches, copies uint64, busy bool) {
 	case c.need == 0 && !c.Ask:
 		c.Ask, c.since = true, now
 	case c.need == 0:
-		c.Only = now.Sub(c.since) >= copiesTold
+		c.Only = now.Sub(c.since) >= copiesAlone
 	case !c.Ask:
 		c.Ask = !busy && now.Sub(c.since) >= c.need/2
 	default:

@@ -18,7 +18,7 @@ import (
 const (
 	history  = 16                     // sizes that are known; fewer launches show no pace. TestStopsJustInTime
 	looks    = 8                      // readings of a segment's progress; fewer launches are no segment. TestQueuedPrompts
-	waitMax  = 20 * time.Millisecond  // limits a stop for a wait, beside half the submission time. TestWaitThatNeverEnds
+	waitMax  = 20 * time.Millisecond  // limits a stop for a wait, as does half the submission time. TestWaitThatNeverEnds
 	leadMax  = 2 * time.Millisecond   // the first lead, above what a stop takes. TestLeadFollowsTheStop
 	leadStep = 200 * time.Microsecond // a late stop adds it, one in time removes a 32nd of the lead. TestLeadFollowsTheStop
 	slack    = 50 * time.Microsecond  // by how much waits differ for no reason. TestNoiseIsNotLate

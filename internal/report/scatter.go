@@ -21,7 +21,7 @@ type Point struct {
 	X     float64 `json:"x"`
 	Y     float64 `json:"y"`
 	Name  string  `json:"name"`            // shown on hover
-	Label string  `json:"label,omitempty"` // shown beside the point
+	Label string  `json:"label,omitempty"` // shown next to the point
 }
 
 // mid returns the geometric mean of X and the mean of Y.

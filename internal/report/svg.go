@@ -42,7 +42,7 @@ type canvas struct {
 // right returns the right end of the plot.
 func (c *canvas) right() float64 { return c.width - margin }
 
-// left returns the left end of the plot: labels of this width stand beside it, or above it in the
+// left returns the left end of the plot: labels of this width stand next to it, or above it in the
 // narrow layout.
 func (c *canvas) left(labels float64) float64 {
 	if c.narrow {

@@ -15,7 +15,7 @@ type Grants struct {
 	Sources map[string]json.RawMessage `json:"sources"`
 }
 
-// GrantsFile returns the file of grants beside a file of state.
+// GrantsFile returns the file of grants next to a file of state.
 func GrantsFile(path string) string { return strings.TrimSuffix(path, ".json") + "-grants.json" }
 
 // LoadGrants reads a file as Load does.

@@ -21,7 +21,7 @@ type Program struct {
 	Active bool // it counts as the program of an active window
 }
 
-// Scheduler is told which programs belong to an active window.
+// Scheduler learns which programs belong to an active window.
 type Scheduler interface {
 	Programs(ctx context.Context) ([]Program, error)
 	// SetActive succeeds for a program that has ended.

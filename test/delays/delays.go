@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package delays measures how long a runnable thread waits for a CPU, by the overrun of short sleeps. Tests that
-// measure time use it to tell a slow program from a slow machine.
+// measure time use it to distinguish a slow program from a slow machine.
 package delays
 
 import (

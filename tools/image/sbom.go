@@ -82,7 +82,7 @@ const (
 var notInID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 // billOf lists what is in an image: its programs, the C library, and the modules that each program was
-// linked from, which the programs themselves tell.
+// linked from, which the programs themselves name.
 func billOf(o options, platform v1.Platform, folder string) ([]byte, error) {
 	doc := document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", ID: documentID, Describes: []string{imageID},

@@ -63,7 +63,7 @@ type HookCost struct {
 	OK        bool      `json:"ok"`
 }
 
-// WakeCost is from an application's idle->busy change to the daemon's decision, beside another
+// WakeCost is from an application's idle->busy change to the daemon's decision, next to another
 // tenant that could use the device, while a process spins on one of the cores.
 type WakeCost struct {
 	Count      uint64  `json:"count"`
@@ -182,7 +182,7 @@ func launchLoop(ctx context.Context, r *bench.Rig, loop string, o Options, prelo
 	return line.Best, nil
 }
 
-// measureWake lets a tenant come and go beside a spinning process.
+// measureWake lets a tenant come and go next to a spinning process.
 func measureWake(ctx context.Context, r *bench.Rig, seconds float64) (WakeCost, error) {
 	spin := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
 	spin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -267,7 +267,7 @@ func measureDecision() (DecisionCost, error) {
 	return cost, nil
 }
 
-// WriteTable prints each figure beside its budget.
+// WriteTable prints each figure next to its budget.
 func (out *Result) WriteTable(w io.Writer) error {
 	verdict := func(ok bool) string {
 		if ok {

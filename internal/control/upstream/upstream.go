@@ -123,7 +123,7 @@ func deviceOf(address string) uint64 {
 }
 
 // FromList converts a list. In upstream's format, queues with work are suspended or run. Those that
-// yield to others are suspended, too: a tiny timeslice beside a long one makes no progress.
+// yield to others are suspended, too: a tiny timeslice concurrently with a long one makes no progress.
 func FromList(l control.List) Queues {
 	out := Queues{Queues: []Queue{}, Processes: []Process{}}
 	seen := map[int]bool{}

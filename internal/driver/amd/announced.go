@@ -25,7 +25,7 @@ func AnnouncedQueue(pci, kind string, details map[string]uint64) Announced {
 		ID: uint32(details["id"]), GPUID: uint32(details["gpu_id"]), Copies: kind == "copy", PCI: pci,
 		Ring: details["ring"], Bytes: uint32(details["bytes"]),
 	}
-	if n, told := details["priority"]; told {
+	if n, ok := details["priority"]; ok {
 		p := uint32(n)
 		a.Priority = &p
 	}

@@ -197,7 +197,7 @@ func (f *Found) match(places []int, list []MQDQueue) {
 		case same[q.Bytes] == 1:
 			q.describe(list[slices.IndexFunc(rings, func(r Ring) bool { return r.Bytes == q.Bytes })])
 		default:
-			q.Unknown = fmt.Sprintf("%d queues of %d bytes, and only the kernel's own sysfs tells their creation order", same[q.Bytes], q.Bytes)
+			q.Unknown = fmt.Sprintf("%d queues of %d bytes, and only the kernel's own sysfs has their creation order", same[q.Bytes], q.Bytes)
 			continue
 		}
 		joined[q.Ring] = true

@@ -54,7 +54,7 @@ func (c *child) begin(m message) (reply, error) {
 // ask sends a request and waits for the reply while the supervisor lives.
 func (c *child) ask(m message, fds []int) (reply, error) {
 	answer := make(chan reply, 1)
-	if err := c.tell(m, fds, answer); err != nil {
+	if err := c.post(m, fds, answer); err != nil {
 		return reply{}, err
 	}
 	return c.await(answer)
@@ -75,8 +75,8 @@ func (c *child) await(answer <-chan reply) (reply, error) {
 	}
 }
 
-// tell sends a request; the reply goes to answer, if not nil.
-func (c *child) tell(m message, fds []int, answer chan<- reply) error {
+// post sends a request; the reply goes to answer, if not nil.
+func (c *child) post(m message, fds []int, answer chan<- reply) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sock < 0 {
@@ -136,7 +136,7 @@ func (c *child) finished() bool {
 	}
 }
 
-// end tells the supervisor to release its process and exit, and describes how it ended. Without a
+// end asks the supervisor to release its process and exit, and describes how it ended. Without a
 // live process it does not wait.
 func (c *child) end() string {
 	c.mu.Lock()

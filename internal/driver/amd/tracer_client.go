@@ -260,7 +260,7 @@ func (t *Tracer) beat(c *child) {
 			lost = 0
 		}
 		t.count(c)
-		_ = c.tell(message{Op: "ping"}, nil, nil)
+		_ = c.post(message{Op: "ping"}, nil, nil)
 	}
 }
 

@@ -20,7 +20,7 @@ func initialPIDNamespace() bool {
 // Verifies implements driver.Verifier: the driver lists the queues of each process.
 func (o *Owner) Verifies(model.DeviceID) bool { return o.pid != 0 }
 
-// verified returns the GPUs on which the driver lists queues of the process; nil: it can't tell.
+// verified returns the GPUs on which the driver lists queues of the process; nil: it does not know.
 func (o *Owner) verified() (map[uint32]bool, error) {
 	if o.pid == 0 {
 		return nil, nil

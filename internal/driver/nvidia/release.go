@@ -31,7 +31,7 @@ func newRelease(version string) *release {
 // Version returns the driver version as of the last Refresh.
 func (d *Driver) Version() string { return d.release.Load().version }
 
-// readVersion reads the loaded version. The virtual GPU reports one only if a file beside its
+// readVersion reads the loaded version. The virtual GPU reports one only if a file next to its
 // socket sets it, for tests.
 func (d *Driver) readVersion() (string, error) {
 	v, err := d.system.DriverVersion()

@@ -86,10 +86,10 @@ const (
 // no tests.
 func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, changed func()) {
 	k := newTestKeeper(d, o)
-	var told uint64
-	tell := func() {
-		if g := d.generation.Load(); g != told {
-			told = g
+	var notified uint64
+	notify := func() {
+		if g := d.generation.Load(); g != notified {
+			notified = g
 			changed()
 		}
 	}
@@ -99,10 +99,10 @@ func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, chang
 	for {
 		o.Beat()
 		d.Refresh()
-		tell()
+		notify()
 		if o.Program != nil {
 			k.look(ctx)
-			tell()
+			notify()
 		}
 		select {
 		case <-ctx.Done():

@@ -98,7 +98,7 @@ func (w *walk) nothing(why string) error {
 	case why != "":
 		return fmt.Errorf("%w that can be stopped: %s", ErrNoContext, why)
 	case w.mixed > 0:
-		return fmt.Errorf("%w that can be told apart: it uses several GPUs, and its channels could not be matched to them", ErrNoContext)
+		return fmt.Errorf("%w that can be identified: it uses several GPUs, and its channels could not be matched to them", ErrNoContext)
 	}
 	return fmt.Errorf("%w: no hardware queue was found on its files", ErrNoContext)
 }

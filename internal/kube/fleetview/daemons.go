@@ -30,7 +30,7 @@ const (
 
 const (
 	concurrent = 32               // requests that wait for an answer at once
-	patience   = 10 * time.Second // for an answer, unless told otherwise
+	patience   = 10 * time.Second // for an answer, unless set otherwise
 	page       = 500              // pods of one request, so that a large cluster's API server keeps few in memory
 )
 

@@ -41,9 +41,9 @@ func (w *world) look(d *device) {
 	}
 	d.late, d.kept, d.all, d.ideal = 0, 0, 0, 0
 	for _, t := range d.services {
-		other, beside := w.beside(d, t, hour)
+		other, otherLoad := w.neighbour(d, t, hour)
 		own := t.load(hour)
-		ratio := w.outcomes.P99(t.pod.shape, own, other, beside, kernel, len(d.jobs)) / (t.pod.P99.Seconds() * 1000)
+		ratio := w.outcomes.P99(t.pod.shape, own, other, otherLoad, kernel, len(d.jobs)) / (t.pod.P99.Seconds() * 1000)
 		if own > 0 && ratio > 1 {
 			d.late++
 		}
@@ -51,12 +51,12 @@ func (w *world) look(d *device) {
 	}
 	d.busy = min(1, total)
 	if n := len(d.jobs); n > 0 {
-		own, load, other, beside := 0, 0.0, 0, 0.0
+		own, load, other, otherLoad := 0, 0.0, 0, 0.0
 		if first != nil {
 			own, load = first.pod.shape, first.load(hour)
-			other, beside = w.beside(d, first, hour)
+			other, otherLoad = w.neighbour(d, first, hour)
 		}
-		d.all = w.outcomes.Kept(own, load, other, beside, kernel, n)
+		d.all = w.outcomes.Kept(own, load, other, otherLoad, kernel, n)
 		d.ideal = max(0, 1-total)
 		d.busy = min(1, total+d.all)
 		d.kept = d.all / float64(n)
@@ -87,9 +87,10 @@ func (c *Config) switching() time.Duration {
 	return 0
 }
 
-// beside returns the longest requests of the services beside one, at least the second shortest, and
-// their load. Shorter requests count as longer ones, with the switches that they cause in addition.
-func (w *world) beside(d *device, own *task, hour int) (shape int, load float64) {
+// neighbour returns the longest requests of the other services on the device, at least the second
+// shortest, and their load. Shorter requests count as longer ones, with the switches that they cause in
+// addition.
+func (w *world) neighbour(d *device, own *task, hour int) (shape int, load float64) {
 	if len(d.services) < 2 {
 		return 0, 0
 	}

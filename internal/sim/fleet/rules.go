@@ -58,10 +58,10 @@ type claim struct {
 	models              string // of GPUs that it accepts
 }
 
-// mostBeside is the largest tabulated load of other services.
-const mostBeside = 0.5
+// mostOthers is the largest tabulated load of other services.
+const mostOthers = 0.5
 
-// bears reports whether a service has its target beside what the rule lets on its GPU: other services
+// bears reports whether a service has its target next to what the rule lets on its GPU: other services
 // and, unless they are apart, the longest kernels. An operator measures that and gives a service that
 // does not bear it a GPU of its own.
 func (r *Rule) bears(p *Pod, o *Outcomes) bool {
@@ -77,7 +77,7 @@ func (r *Rule) bears(p *Pod, o *Outcomes) bool {
 		jobs, room = 0, 1
 	}
 	if r.Slots == 0 {
-		others = min(max(room/r.Headroom-load, 0), mostBeside)
+		others = min(max(room/r.Headroom-load, 0), mostOthers)
 	}
 	worst := o.P99(p.shape, load, 0, 0, len(batchKernels)-1, jobs)
 	for shape := 1; shape < len(requestShapes); shape++ {

@@ -225,7 +225,7 @@ func grow(a, b, part float64) float64 {
 	return a * math.Exp(math.Log(b/a)*part)
 }
 
-// P99 returns the P99 in milliseconds of a service of a shape and load beside other services and
+// P99 returns the P99 in milliseconds of a service of a shape and load next to other services and
 // batch jobs. Beyond the grid it is +Inf. Between loads it is interpolated.
 func (o *Outcomes) P99(own int, load float64, other int, otherLoad float64, kernel, batch int) float64 {
 	return o.between(own, load, other, otherLoad, kernel, batch, math.Inf(1), grow, func(l *line) *[6]float64 { return &l.p99 })
@@ -246,7 +246,7 @@ func (o *Outcomes) between(own int, load float64, other int, otherLoad float64, 
 		return beyond
 	}
 	n := batchIndex(kernel, batch)
-	low, high := other, max(other, 1) // the shortest beside a service count as the second shortest
+	low, high := other, max(other, 1) // the shortest next to a service count as the second shortest
 	if a == 0 {
 		low = 0 // without others, their shape is 0
 	}

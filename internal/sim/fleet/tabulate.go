@@ -46,7 +46,7 @@ type mix struct {
 	cost      float64 // factor on switch, suspend, resume and timeslice costs
 	own       int     // shape of the observed service
 	ownLoad   float64 // part of the GPU's time
-	other     int     // shape of the services beside it
+	other     int     // shape of the services next to it
 	otherLoad float64
 	kernel    int // of batch jobs
 	batch     int // number of batch jobs
@@ -180,7 +180,7 @@ func grid() []mix {
 }
 
 // lines calls f for every line of one table, in the order of the file. Without other services the
-// shape of other is 0; the shortest requests beside a service count as the second shortest. Without
+// shape of other is 0; the shortest requests next to a service count as the second shortest. Without
 // batch jobs the shape of their kernels is 0.
 func lines(f func(own, other, kernel, batch int, otherLoad float64)) {
 	for own := range requestShapes {

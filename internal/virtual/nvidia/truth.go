@@ -138,7 +138,7 @@ func setFault(f *gpumodel.Faults, name string) error {
 	return nil
 }
 
-// refused tells whether a fault rejects this change. The creator of the reply socket asks for it,
+// refused reports whether a fault rejects this change. The creator of the reply socket asks for it,
 // which may be another process than the file's.
 func (s *server) refused(p vdevice.Packet, reply int) bool {
 	if len(s.faults.Refuse) == 0 || p.Request != reqControl {
