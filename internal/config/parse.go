@@ -3,39 +3,17 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"xsched/internal/strict"
 )
 
-// Error is a mistake in a file: its place, its cause and a remedy.
-type Error struct {
-	File         string
-	Line, Column int // 0: unknown
-	Cause        string
-	Remedy       string
-}
-
-func (e *Error) Error() string {
-	text := e.File
-	if e.Line > 0 {
-		text += ":" + strconv.Itoa(e.Line)
-	}
-	if e.Column > 0 {
-		text += ":" + strconv.Itoa(e.Column)
-	}
-	text += ": " + e.Cause
-	if e.Remedy != "" {
-		text += "; " + e.Remedy
-	}
-	return text
-}
+// Error is a mistake in a file.
+type Error = strict.Error
 
 // Errors are all mistakes in a file, in its order.
 type Errors []*Error
@@ -87,36 +65,16 @@ func (d *decoder) fail(n *yaml.Node, remedy, format string, args ...any) {
 	}
 }
 
-var syntaxLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
-
 // document parses the text into nodes; nil: it is empty, or failed.
 func (d *decoder) document(text []byte) *yaml.Node {
 	if len(text) > maxBytes {
 		d.fail(nil, "shorten it", "the file is larger than 1 MB")
 		return nil
 	}
-	var document yaml.Node
-	parser := yaml.NewDecoder(bytes.NewReader(text))
-	switch err := parser.Decode(&document); {
-	case errors.Is(err, io.EOF) || err == nil && len(document.Content) == 0:
-		return nil
-	case err != nil:
-		e := &Error{File: d.file, Cause: strings.Join(strings.Fields(err.Error()), " "), Remedy: "correct the YAML syntax; indent with spaces"}
-		if m := syntaxLine.FindStringSubmatch(e.Cause); m != nil {
-			e.Line, _ = strconv.Atoi(m[1])
-			e.Line = max(e.Line, 1) // the library omits the first
-			e.Cause = m[2]
-		}
+	root, err := strict.Root(text)
+	if e, bad := errors.AsType[*Error](err); bad {
+		e.File = d.file
 		d.errors = append(d.errors, e)
-		return nil
-	}
-	if err := parser.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		d.fail(nil, "remove everything after `---`", "the file contains more than one document")
-		return nil
-	}
-	root := document.Content[0]
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-		return nil
 	}
 	return root
 }

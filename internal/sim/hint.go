@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"xsched/internal/model"
+	"xsched/internal/strict"
 )
 
 // Hint is a model.Hint in the form of a scenario: the names of the table without their unit, durations
@@ -44,7 +45,7 @@ func (h *Hint) UnmarshalYAML(node *yaml.Node) error {
 		}
 		at := slices.IndexFunc(fields, func(f model.HintField) bool { return scenarioName(&f) == key.Value })
 		if at < 0 {
-			return unknownField(key, append(hintNames(fields), "nice"))
+			return strict.UnknownField(key, append(hintNames(fields), "nice"))
 		}
 		if err := setHint(&change, &fields[at], value); err != nil {
 			return err
@@ -62,13 +63,6 @@ func hintNames(fields []model.HintField) []string {
 		}
 	}
 	return names
-}
-
-func unknownField(key *yaml.Node, known []string) error {
-	return &Error{
-		Line: key.Line, Cause: fmt.Sprintf("unknown field %q", key.Value),
-		Remedy: "known here are " + strings.Join(known, ", "),
-	}
 }
 
 func setHint(c *model.HintChange, f *model.HintField, node *yaml.Node) error {
@@ -89,7 +83,7 @@ func setSLO(c *model.HintChange, node *yaml.Node) error {
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		name, ok := names[node.Content[i].Value]
 		if !ok {
-			return unknownField(node.Content[i], []string{"p", "latency"})
+			return strict.UnknownField(node.Content[i], []string{"p", "latency"})
 		}
 		if err := setHint(c, model.FieldOf(name), node.Content[i+1]); err != nil {
 			return err

@@ -5,11 +5,12 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"strconv"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"xsched/internal/strict"
 )
 
 // Segment is a part of a request: the program submits kernels and copies, and waits for them.
@@ -83,11 +84,8 @@ func (n *Number) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind != yaml.MappingNode || len(node.Content) != 2 {
 		return bad
 	}
-	if err := fits(node, reflect.TypeOf(v)); err != nil {
+	if err := strict.Decode(node, &v); err != nil {
 		return err
-	}
-	if err := node.Decode(&v); err != nil {
-		return bad
 	}
 	switch node.Content[0].Value {
 	case "exponential":

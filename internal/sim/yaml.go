@@ -3,39 +3,20 @@
 package sim
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"xsched/internal/strict"
 )
 
-// Error is a mistake in a scenario or a trace: its place, its cause and a remedy.
-type Error struct {
-	File          string
-	Line          int // 0: unknown
-	Cause, Remedy string
-}
-
-func (e *Error) Error() string {
-	text := e.File
-	if e.Line > 0 {
-		text += ":" + strconv.Itoa(e.Line)
-	}
-	text += ": " + e.Cause
-	if e.Remedy != "" {
-		text += "; " + e.Remedy
-	}
-	return text
-}
+// Error is a mistake in a scenario or a trace.
+type Error = strict.Error
 
 // maxFile bounds the size of a scenario in bytes.
 const maxFile = 4 << 20
@@ -80,100 +61,18 @@ func Parse(file string, text []byte, open func(name string) (io.ReadCloser, erro
 
 // decode parses the text twice: into nodes, which know their lines, and then into the scenario.
 func decode(text []byte) (*Scenario, *yaml.Node, error) {
-	var document yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	switch err := d.Decode(&document); {
-	case errors.Is(err, io.EOF) || err == nil && len(document.Content) == 0:
-		return nil, nil, &Error{Cause: "the scenario is empty", Remedy: "give it at least `tenants:`"}
+	root, err := strict.Root(text)
+	switch {
 	case err != nil:
-		return nil, nil, &Error{Cause: strings.TrimPrefix(err.Error(), "yaml: ")}
-	}
-	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return nil, nil, &Error{Cause: "the file contains more than one document", Remedy: "remove everything after `---`"}
-	}
-	root, s := document.Content[0], &Scenario{}
-	if err := fits(root, reflect.TypeOf(*s)); err != nil {
 		return nil, nil, err
+	case root == nil:
+		return nil, nil, &Error{Cause: "the scenario is empty", Remedy: "give it at least `tenants:`"}
 	}
-	if err := root.Decode(s); err != nil {
-		if _, ok := errors.AsType[*Error](err); !ok {
-			err = &Error{Cause: strings.TrimPrefix(err.Error(), "yaml: ")}
-		}
+	s := &Scenario{}
+	if err := strict.Decode(root, s); err != nil {
 		return nil, nil, err
 	}
 	return s, root, nil
-}
-
-// fits reports the first node whose form is not that of the type, or which the type does not
-// know. yaml's own KnownFields ends at every UnmarshalYAML, and its errors do not carry lines.
-// An alias is checked where its anchor is.
-func fits(n *yaml.Node, t reflect.Type) error {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	names := fieldNames(t)
-	custom := reflect.PointerTo(t).Implements(reflect.TypeFor[yaml.Unmarshaler]())
-	switch {
-	case n.Kind == yaml.AliasNode || n.Tag == "!!null" || custom && (len(names) == 0 || n.Kind != yaml.MappingNode):
-		return nil
-	case t.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := n.Content[i]
-			at := slices.Index(names, key.Value)
-			if at < 0 && key.Tag != "!!merge" {
-				return unknownField(key, slices.DeleteFunc(names, func(s string) bool { return s == "" || s == "-" }))
-			}
-			if at >= 0 {
-				if err := fits(n.Content[i+1], t.Field(at).Type); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	case t.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
-		for _, item := range n.Content {
-			if err := fits(item, t.Elem()); err != nil {
-				return err
-			}
-		}
-		return nil
-	case n.Kind == yaml.ScalarNode && n.Decode(reflect.New(t).Interface()) == nil:
-		return nil
-	}
-	what := map[yaml.Kind]string{yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list", yaml.ScalarNode: strconv.Quote(n.Value)}[n.Kind]
-	return &Error{Line: n.Line, Cause: fmt.Sprintf("%s is not %s", what, kindName(t.Kind()))}
-}
-
-func kindName(k reflect.Kind) string {
-	switch {
-	case k == reflect.Slice:
-		return "a list"
-	case k == reflect.Struct:
-		return "a mapping"
-	case k == reflect.Bool:
-		return "true or false"
-	case k >= reflect.Int && k <= reflect.Uint64:
-		return "a whole number"
-	case k == reflect.Float64:
-		return "a number"
-	}
-	return "a string"
-}
-
-// fieldNames returns the YAML name of each field, "" for one without.
-func fieldNames(t reflect.Type) []string {
-	if t.Kind() != reflect.Struct {
-		return nil
-	}
-	names, any := make([]string, t.NumField()), false
-	for i := range names {
-		names[i] = t.Field(i).Tag.Get("yaml")
-		any = any || names[i] != ""
-	}
-	if !any {
-		return nil
-	}
-	return names
 }
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -207,10 +106,7 @@ func (d *Dist) UnmarshalYAML(n *yaml.Node) error {
 		*d = Fixed(v.Fixed.D())
 		return err
 	}
-	if err := fits(n, reflect.TypeOf(v)); err != nil {
-		return err
-	}
-	if err := n.Decode(&v); err != nil {
+	if err := strict.Decode(n, &v); err != nil {
 		return err
 	}
 	bad := &Error{Line: n.Line, Cause: "not a duration or a distribution", Remedy: distRemedy}

@@ -3,7 +3,6 @@
 package window
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"xsched/internal/model"
+	"xsched/internal/strict"
 )
 
 // Entry is a program of a launcher's list.
@@ -32,11 +30,7 @@ type Entry struct {
 // maxList bounds the size of a list in bytes.
 const maxList = 1 << 20
 
-var (
-	entryName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	unknownField = regexp.MustCompile(`field (\S+) not found in type .*`)
-	wrongType    = regexp.MustCompile("cannot unmarshal !!\\w+ (?:`([^`]*)` )?into .*")
-)
+var entryName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // Load reads a list of programs.
 func Load(path string) ([]Entry, error) {
@@ -53,6 +47,10 @@ func Load(path string) ([]Entry, error) {
 		return nil, fmt.Errorf("%s is larger than 1 MiB; name a list of programs with --file", path)
 	}
 	list, err := Parse(text)
+	if bad, ok := errors.AsType[*strict.Error](err); ok {
+		bad.File = path
+		return nil, bad
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -64,13 +62,12 @@ func Parse(text []byte) ([]Entry, error) {
 	var list struct {
 		Programs []Entry `yaml:"programs"`
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&list); err != nil && !errors.Is(err, io.EOF) {
-		return nil, plain(err)
+	root, err := strict.Root(text)
+	if err == nil && root != nil {
+		err = strict.Decode(root, &list)
 	}
-	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the file contains more than one document; remove everything after `---`")
+	if err != nil {
+		return nil, err
 	}
 	if len(list.Programs) == 0 {
 		return nil, errors.New("the list is empty; give it at least `programs: [{name: NAME, command: [CMD]}]`")
@@ -126,13 +123,4 @@ func (e *Entry) Flags() ([]string, error) {
 		return nil, fmt.Errorf("unknown hint %q; see `xsched run --help`", name)
 	}
 	return flags, nil
-}
-
-// plain rewords an error of the YAML library, which names Go types.
-func plain(err error) error {
-	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n")
-	text, _, _ = strings.Cut(text, "\n") // the first of several
-	text = unknownField.ReplaceAllString(text, "unknown field $1; use name, command, priority, hints, dir and env in a list `programs`")
-	text = wrongType.ReplaceAllString(text, "the value has the wrong form: $1")
-	return errors.New(strings.TrimSuffix(strings.TrimSpace(text), ":"))
 }
