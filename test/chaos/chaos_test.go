@@ -192,8 +192,8 @@ func TestReportJSON(t *testing.T) {
 // TestStalls: time without a processor does not count, once for each thread in the chain.
 func TestStalls(t *testing.T) {
 	s := &stalls{}
-	s.add(100, 110)
-	s.add(150, 160)
+	s.Add(100, 110)
+	s.Add(150, 160)
 	for _, c := range []struct{ from, to, want int64 }{{0, 100, 100}, {0, 200, 200 - wakes*20}, {105, 205, 100 - wakes*15}, {100, 112, 0}} {
 		if got := s.elapsed(c.from, c.to); int64(got) != c.want {
 			t.Errorf("[%d, %d): %d, want %d", c.from, c.to, got, c.want)

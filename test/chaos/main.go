@@ -114,10 +114,7 @@ func run(args []string) error {
 		return c.replay(*replay, *times)
 	}
 	c.run()
-	c.stalls.mu.Lock()
-	stalled := c.stalls.total
-	c.stalls.mu.Unlock()
-	r := c.report(time.Since(begin), stalled)
+	r := c.report(time.Since(begin), c.stalls.in(0, now()))
 	r.Version, r.Other = versionOf(*binary), versionOf(*other)
 	fmt.Print(r)
 	if *out != "" {

@@ -31,7 +31,7 @@ type Report struct {
 
 const maxFailureFiles = 5
 
-func (c *campaign) report(took time.Duration, stalled int64) Report {
+func (c *campaign) report(took time.Duration, stalled time.Duration) Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := Report{

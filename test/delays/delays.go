@@ -22,8 +22,8 @@ type Record struct {
 // delay is a period at whose end a thread was ready but did not run.
 type delay struct{ from, to int64 }
 
-// Measure records delays above the usual one for ever. The caller locks its goroutine to a thread, of whose priority
-// it depends which other load counts.
+// Measure records delays above the usual one for ever. The caller locks its goroutine to a thread. The thread's
+// priority decides which other load counts.
 func (r *Record) Measure(now func() int64, usual time.Duration) {
 	for {
 		due := now() + int64(step)
