@@ -80,7 +80,7 @@ type Service struct {
 	until  time.Time // it gets this time to start
 	times  map[types.UID]int
 	spare  map[types.UID]time.Time // claims that are left out until then
-	told   string                  // the last error
+	logged string                  // the last error
 }
 
 // New returns a service.
@@ -94,8 +94,8 @@ func (s *Service) Run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		err := s.pass(ctx, time.Now())
-		if text := fmt.Sprint(err); text != s.told && ctx.Err() == nil {
-			if s.told = text; err != nil {
+		if text := fmt.Sprint(err); text != s.logged && ctx.Err() == nil {
+			if s.logged = text; err != nil {
 				s.o.Log.Warn("waiting pods not served; trying again", "err", err)
 			}
 		}
