@@ -90,6 +90,13 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
+// The error of a near miss names what is meant.
+func TestNearMiss(t *testing.T) {
+	if _, err := New("HFP"); !errors.Is(err, ErrUnknown) || err.Error() != `unknown policy "HFP"; use HPF` {
+		t.Errorf("error %v", err)
+	}
+}
+
 // A typing error is corrected if it can only mean one name.
 func TestRemedy(t *testing.T) {
 	all := "use one of " + strings.Join(Names(), ", ")

@@ -81,27 +81,33 @@ func Suggest(name string) []string {
 	return out
 }
 
-// Remedy is what to do about an unknown name: the one name that a typing error may have made it from, or
-// all.
+// Remedy is what to do about an unknown name.
 func Remedy(name string) string {
-	all, most := Suggest(name), max(1, len(name)/3)
-	var near []string
-	for _, known := range all {
+	switch near := nearest(name); len(near) {
+	case 0:
+		return "use one of " + strings.Join(Suggest(name), ", ")
+	case 1:
+		return "use " + near[0]
+	default:
+		return "use one of " + strings.Join(near, ", ")
+	}
+}
+
+// nearest returns the names that a typing error may have made an unknown name from.
+func nearest(name string) (near []string) {
+	if strings.HasSuffix(name, "/") {
+		return nil // asks for the strategies
+	}
+	most := max(1, len(name)/3)
+	for _, known := range Suggest(name) {
 		switch d := typos(strings.ToLower(name), strings.ToLower(known)); {
-		case d > most:
-		case d < most || near == nil:
+		case d < most:
 			near, most = []string{known}, d
-		default:
+		case d == most:
 			near = append(near, known)
 		}
 	}
-	switch {
-	case len(near) == 1:
-		return "use " + near[0]
-	case near != nil:
-		all = near
-	}
-	return "use one of " + strings.Join(all, ", ")
+	return near
 }
 
 // typos counts the typing errors between two words: letters that are missing, added, wrong, or swapped with
@@ -169,6 +175,9 @@ func NewWith(name string, more Strategies) (*Scheduler, error) {
 type unknownError struct{ name string }
 
 func (e unknownError) Error() string {
+	if near := nearest(e.name); len(near) == 1 {
+		return fmt.Sprintf("%v %q; use %s", ErrUnknown, e.name, near[0])
+	}
 	return fmt.Sprintf("%v %q: known are %s", ErrUnknown, e.name, strings.Join(Suggest(e.name), ", "))
 }
 
