@@ -30,6 +30,10 @@ func protected(t *testing.T) (d *daemon, service, job *tenant) {
 		p := d.process(job.pid())
 		return p != nil && p.Queues[0].Preemptions > 2
 	})
+	eventually(t, "the daemon knows what protection gains the service", func() bool {
+		p := d.process(service.pid())
+		return p != nil && len(p.Protection) == 1 && p.Protection[0].GainP99US > 0
+	})
 	return d, service, job
 }
 
@@ -283,10 +287,7 @@ func gain(t *testing.T, b *browser, d *daemon, pid int) {
 			t.Fatalf("process %d has no protection on one GPU: %+v", pid, p)
 		}
 		on := p.Protection[0]
-		want = "nothing"
-		if on.GainP99US > 0 {
-			want = fmt.Sprintf("%s of %s (%s)", micro(on.GainP99US), micro(on.NativeP99US), on.NativeSource)
-		}
+		want = fmt.Sprintf("%s of %s (%s)", micro(on.GainP99US), micro(on.NativeP99US), on.NativeSource)
 		b.next()
 		name := eval[string](b, fmt.Sprintf(`document.querySelector('.tile[data-pid="%d"] button.name')?.textContent ?? "none"`, pid))
 		got = eval[string](b, fact("Protection gains, P99"))
