@@ -10,6 +10,7 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+CMAKEDIR ?= $(LIBDIR)/cmake/XSched
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSCONFDIR ?= /etc
 # Below DATADIR; Debian's zsh has a folder of its own for packages.
@@ -30,7 +31,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 # SONAME is the same for all, so that a program has one copy of the library whatever it was linked with.
 PRELOAD_NAMES := libshimcuda.so libshimhip.so libshimopencl.so
 TOOL_NAMES := xserver xcli x11_monitor x11_launcher queue_finder
-LINK_NAMES := libxsched.so libpreempt.so libhalcuda.so libhalhip.so
+LINK_NAMES := libxsched.so libpreempt.so libhalcuda.so libhalhip.so libhalopencl.so
 # Not wire.h: the contract with the daemon is no interface for programs.
 PUBLIC_HEADERS = $(filter-out shim/include/xsched/wire%,$(shell find shim/include/xsched -name '*.h'))
 UNITS := $(wildcard deploy/systemd/*.service deploy/systemd/*.slice)
@@ -46,13 +47,17 @@ install-lib: $(SHIM) ## stage the library below DESTDIR and PREFIX (/usr/local):
 	@for name in $(PRELOAD_NAMES); do ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$$name; done
 
 .PHONY: install-dev
-install-dev: install-lib ## stage headers, link names and xsched.pc for programs that use the C interface
+install-dev: install-lib ## stage headers, link names, xsched.pc and the CMake package for programs that use the C interface
 	@set -e; for header in $(PUBLIC_HEADERS); do install -D -m 644 $$header $(DESTDIR)$(INCLUDEDIR)/$${header#shim/include/}; done
 	@for name in $(LINK_NAMES); do ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$$name; done
 	@install -d $(DESTDIR)$(PKGCONFIGDIR)
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(RELEASE)|' \
 		deploy/xsched.pc.in > $(DESTDIR)$(PKGCONFIGDIR)/xsched.pc
 	@chmod 644 $(DESTDIR)$(PKGCONFIGDIR)/xsched.pc
+	@install -d $(DESTDIR)$(CMAKEDIR)
+	@set -e; for file in XSchedConfig XSchedConfigVersion; do \
+		sed -e 's|@INCLUDE@|$(shell realpath -ms --relative-to=$(CMAKEDIR) $(INCLUDEDIR))|; s|@LIBRARY@|$(SONAME)|; s|@VERSION@|$(RELEASE)|' \
+			deploy/cmake/$$file.cmake.in > $(DESTDIR)$(CMAKEDIR)/$$file.cmake; chmod 644 $(DESTDIR)$(CMAKEDIR)/$$file.cmake; done
 
 .PHONY: install-gpreempt
 install-gpreempt: build/gpreempt/libgpreempt.so ## stage libgpreempt and its header below DESTDIR and PREFIX (/usr/local)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
@@ -331,6 +332,46 @@ func TestUpstreamLinkNames(t *testing.T) {
 		w.t = t
 		w.checkSubmit(w.run(options{env: []string{"LD_PRELOAD=" + prefix + "/lib/libshimcuda.so"}}, program))
 	})
+}
+
+// TestUpstreamCMake: a CMake project finds the package of a staged installation, at the version and by the targets of
+// upstream's documentation. Its program has one copy of the library and runs.
+func TestUpstreamCMake(t *testing.T) {
+	t.Parallel()
+	prefix := prefixOf(t)
+	if _, err := exec.LookPath("cmake"); err != nil {
+		t.Skip("no cmake")
+	}
+	source, build := t.TempDir(), t.TempDir()
+	project := `cmake_minimum_required(VERSION 3.14)
+project(App C)
+find_package(XSched 1.2.0 REQUIRED COMPONENTS cuda hip opencl HINTS "` + prefix + `/lib/cmake")
+find_package(XSched QUIET COMPONENTS levelzero)
+if(XSched_FOUND)
+  message(FATAL_ERROR "a component that does not exist was found")
+endif()
+add_executable(app app.c)
+target_link_libraries(app XSched::preempt XSched::halcuda)
+`
+	for name, text := range map[string]string{
+		"CMakeLists.txt": project,
+		"app.c":          "#include <xsched/xqueue.h>\n#include <xsched/cuda/hal.h>\nint main(void) { return XQueueDestroy(9) == kXSchedErrorNotFound ? 0 : 1; }\n",
+	} {
+		if err := os.WriteFile(filepath.Join(source, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, argv := range [][]string{
+		{"cmake", "-S", source, "-B", build},
+		{"cmake", "--build", build},
+		{filepath.Join(build, "app")},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if text, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", argv, err, text)
+		}
+		cancel()
+	}
 }
 
 // checkSubmit follows testdata/upstream/submit.c to its end.
