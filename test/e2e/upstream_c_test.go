@@ -334,6 +334,41 @@ func TestUpstreamLinkNames(t *testing.T) {
 	})
 }
 
+// TestUpstreamOpenCL: a program makes an OpenCL command queue a queue of its own, and its hint is in force, whether the
+// library is preloaded or only linked.
+func TestUpstreamOpenCL(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/usr/include/CL/cl.h"); err != nil {
+		t.Skip("no OpenCL headers; run `make setup`")
+	}
+	prefix := prefixOf(t)
+	out := filepath.Join(t.TempDir(), "program")
+	args := []string{"-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "testdata/upstream/opencl.c", "-I" + prefix + "/include", "-o", out, "-lOpenCL", "-L" + prefix + "/lib", "-lpreempt", "-lhalopencl"}
+	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc %v: %v\n%s", args, err, text)
+	}
+	w := newWorld(t)
+	for name, preload := range map[string]string{"linked": "", "preloaded": prefix + "/lib/libshimopencl.so"} {
+		t.Run(name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			cmd := exec.Command(out)
+			cmd.Env = w.env("LD_PRELOAD="+preload, "LD_LIBRARY_PATH="+prefix+"/lib")
+			p := w.drive(cmd)
+			p.expect("submitted", soon)
+			eventually(t, soon, "the hint is in force and launches are counted", func() bool {
+				known := w.process(p.pid())
+				return slices.Equal(priorities(known), []int{7}) && known.Counters.Launches >= 20
+			})
+			_ = p.in.Close()
+			p.expect("commands 40", soon)
+			if err := p.wait(soon); err != nil {
+				t.Errorf("%v; stderr: %s", err, p.stderr())
+			}
+		})
+	}
+}
+
 // TestUpstreamCMake: a CMake project finds the package of a staged installation, at the version and by the targets of
 // upstream's documentation. Its program has one copy of the library and runs.
 func TestUpstreamCMake(t *testing.T) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C interface of libxsched.so: hints, explicit queues, and request marks. The X*, Hw*, Cuda*
- * and Hip* functions have upstream XSched's names, values and semantics, so that its programs
+ * The C interface of libxsched.so: hints, explicit queues, and request marks. The X*, Hw*, Cuda*,
+ * Hip* and Ocl* functions have upstream XSched's names, values and semantics, so that its programs
  * compile. xs_* functions are extensions. docs/programming.md lists the differences. HIP streams are
- * in xsched/hip/hal.h.
+ * in xsched/hip/hal.h, OpenCL command queues in xsched/opencl/hal.h.
  *
  * Link with -lxsched (pkg-config xsched), or dlopen("libxsched.so.2") the preloaded library. Without
  * a daemon, or with XSCHED_DISABLE=1, every call succeeds without effect. All functions are

@@ -111,6 +111,8 @@ static inline bool is_active(void) {
   return XSI_LIKELY(now == ACTIVE) || (now == FRESH && start());
 }
 
+bool xsi_cl_active(void) { return is_active(); }
+
 static bool enter(void) {
   if (!is_active()) return false;
   xsi_count(hooked_calls, 1);

@@ -15,6 +15,7 @@
 extern const struct xsi_runtime xsi_cl_runtime;        /* opencl.c */
 extern const struct xsi_work_platform xsi_cl_platform; /* platform.c */
 
+bool xsi_cl_active(void);         /* false: switched off */
 void *xsi_cl_slot(unsigned slot); /* the real function; NULL: no library has it */
 #define XSI_CL_REAL(name) __typeof__(&name) real = (__typeof__(&name))xsi_cl_slot(XSI_CL_##name)
 /* Calls the real function on the shim's own behalf: errno stays the application's. */
