@@ -99,7 +99,11 @@ func (n *gangNode) run(pod, uid, group string, priority int32) *gangRank {
 	if _, err := n.client.SetGrants(context.Background(), control.GrantsRequest{Source: "test", Grants: n.grants}); err != nil {
 		n.t.Fatal(err)
 	}
-	group = filepath.Join(cgroupDir, "memory", "kubepods", "pod"+uid, strings.Repeat(uid[:1], 64))
+	tree := filepath.Join(cgroupDir, "memory")
+	if _, err := os.Stat(tree); err != nil { // a unified tree
+		tree = cgroupDir
+	}
+	group = filepath.Join(tree, "kubepods", "pod"+uid, strings.Repeat(uid[:1], 64))
 	if err := os.MkdirAll(group, 0o755); err != nil {
 		n.t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"xsched/internal/model"
 	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
+	"xsched/test/kube/cgroups"
 )
 
 const (
@@ -203,16 +204,18 @@ func runMachine() int {
 
 // enterMachine gives the machine its own cgroups, /proc, disk and empty folders.
 func enterMachine(number int) error {
-	trees, err := hierarchies()
+	trees, err := cgroups.Find(os.ReadFile)
 	if err != nil {
 		return err
 	}
-	var groups []string
-	for _, h := range trees {
-		group := filepath.Join(h.mount, h.own, fmt.Sprintf("%s-%d", machineName(number), time.Now().UnixNano()))
-		groups = append(groups, group)
+	groups, err := ownGroups(trees, fmt.Sprintf("%s-%d", machineName(number), time.Now().UnixNano()))
+	if err == nil {
+		err = makeGroups(groups)
 	}
-	if err := errors.Join(makeGroups(groups), enterGroups(groups)); err != nil {
+	if err == nil {
+		err = enterGroups(trees, groups)
+	}
+	if err != nil {
 		return err
 	}
 	m := &mounter{}

@@ -13,12 +13,15 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/test/kube/cgroups"
 )
 
 const (
@@ -86,7 +89,11 @@ func outside() int {
 			return complain(fmt.Errorf("tools/kube: %w", err))
 		}
 	}
-	groups, err := ownGroups()
+	trees, err := cgroups.Find(os.ReadFile)
+	if err != nil {
+		return complain(err)
+	}
+	groups, err := ownGroups(trees, "xsched-kube-"+strconv.Itoa(os.Getpid()))
 	if err != nil {
 		return complain(err)
 	}
@@ -133,10 +140,14 @@ func endWithParent(parent int) {
 // runInit is PID 1: it prepares the namespaces, runs the tests and reaps every orphan until they end.
 // When it exits, the kernel kills all processes that are left.
 func runInit() int {
-	if err := enterGroups(strings.Split(os.Getenv(groupsVariable), ":")); err != nil {
+	trees, err := cgroups.Find(os.ReadFile)
+	if err != nil {
 		return complain(err)
 	}
-	if err := mountAll(); err != nil {
+	if err := enterGroups(trees, strings.Split(os.Getenv(groupsVariable), ":")); err != nil {
+		return complain(err)
+	}
+	if err := mountAll(trees); err != nil {
 		return complain(err)
 	}
 	if err := configureNetwork(); err != nil {

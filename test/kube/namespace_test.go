@@ -10,12 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/test/kube/cgroups"
 )
 
 const (
@@ -24,66 +24,18 @@ const (
 	temporaryDir   = "/run/tmp"
 )
 
-// hierarchy is a mounted tree of cgroups.
-type hierarchy struct {
-	mount   string
-	kind    string // cgroup or cgroup2
-	options string // that mount it again
-	own     string // the group of this process
-}
-
-// hierarchies returns the mounted cgroup trees. A node needs those of cgroup v1; one of v2 beside them is
-// used too.
-func hierarchies() ([]hierarchy, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return nil, err
-	}
-	var found []hierarchy
-	for line := range strings.Lines(string(mounts)) {
-		before, after, ok := strings.Cut(line, " - ")
-		if !ok {
-			continue
-		}
-		f, rest := strings.Fields(before), strings.Fields(after)
-		covered := slices.ContainsFunc(found, func(h hierarchy) bool { return h.mount == f[4] })
-		if rest[0] != "cgroup" && rest[0] != "cgroup2" || covered {
-			continue
-		}
-		h := hierarchy{mount: f[4], kind: rest[0]}
-		if h.kind == "cgroup" {
-			h.options = strings.TrimPrefix(rest[2], "rw,")
-		}
-		for group := range strings.Lines(string(own)) { // number:controllers:path
-			parts := strings.SplitN(strings.TrimSpace(group), ":", 3)
-			if parts[1] == h.options {
-				h.own = parts[2]
-			}
-		}
-		if strings.HasPrefix(h.options, "name=") {
-			h.options = "none," + h.options
-		}
-		found = append(found, h)
-	}
-	if !slices.ContainsFunc(found, func(h hierarchy) bool { return h.options == "memory" }) {
-		return nil, errors.New("no cgroup v1 controllers in /sys/fs/cgroup; these tests support v1 and the hybrid layout only")
-	}
-	return found, nil
-}
-
-// ownGroups names one new cgroup in each tree, below the group of this process.
-func ownGroups() ([]string, error) {
-	trees, err := hierarchies()
-	if err != nil {
-		return nil, err
-	}
+// ownGroups names one new cgroup in each tree, and enables the controllers there.
+func ownGroups(trees []cgroups.Tree, name string) ([]string, error) {
 	var groups []string
-	for _, h := range trees {
-		groups = append(groups, filepath.Join(h.mount, h.own, "xsched-kube-"+strconv.Itoa(os.Getpid())))
+	for _, tree := range trees {
+		missing, err := tree.Missing(os.ReadFile)
+		if err == nil && missing != "" {
+			err = os.WriteFile(filepath.Join(tree.Mount, "cgroup.subtree_control"), []byte(missing), 0)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("enable the controllers of cgroup v2: %w", err)
+		}
+		groups = append(groups, tree.Group(name))
 	}
 	return groups, nil
 }
@@ -140,15 +92,32 @@ func removeGroup(group string) error {
 	return errors.Join(err, os.Remove(group))
 }
 
-// enterGroups moves this process into its groups and makes them the roots that it and its children see.
-func enterGroups(groups []string) error {
+// enterGroups moves this process into its groups and makes them the roots that it and its children see. In a
+// unified tree the processes are in a leaf then: the kubelet makes other groups below the root.
+func enterGroups(trees []cgroups.Tree, groups []string) error {
 	for _, group := range groups {
-		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0); err != nil {
-			return fmt.Errorf("enter a cgroup: %w", err)
+		if err := enterGroup(group); err != nil {
+			return err
 		}
 	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("make a cgroup namespace: %w", err)
+	}
+	for i, tree := range trees {
+		if !tree.Unified {
+			continue
+		}
+		leaf := filepath.Join(groups[i], cgroups.Leaf)
+		if err := errors.Join(os.Mkdir(leaf, 0o755), enterGroup(leaf)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func enterGroup(group string) error {
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("enter a cgroup: %w", err)
 	}
 	return nil
 }
@@ -166,11 +135,7 @@ var tunables = map[string]string{
 
 // mountAll gives the node its own /proc, /sys, /run, /etc and /var. What it writes there is in memory, and
 // gone with the mount namespace.
-func mountAll() error {
-	trees, err := hierarchies()
-	if err != nil {
-		return err
-	}
+func mountAll(trees []cgroups.Tree) error {
 	m := &mounter{}
 	m.mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	m.mount("proc", "/proc", "proc", 0, "")
@@ -217,11 +182,11 @@ func (m *mounter) folder(path string) {
 }
 
 // cgroups mounts the trees as this cgroup namespace sees them.
-func (m *mounter) cgroups(trees []hierarchy) {
+func (m *mounter) cgroups(trees []cgroups.Tree) {
 	m.tmpfs(cgroupDir)
-	for _, h := range trees {
-		m.folder(h.mount)
-		m.mount(h.kind, h.mount, h.kind, 0, h.options)
+	for _, tree := range trees {
+		m.folder(tree.Mount)
+		m.mount(tree.Kind, tree.Mount, tree.Kind, 0, tree.Options)
 	}
 }
 

@@ -61,8 +61,8 @@ func TestPodRuns(t *testing.T) {
 	if !strings.Contains(text, "hello from hello\n") {
 		t.Errorf("log: %s", text)
 	}
-	// The daemon tells pods by this path.
-	if !strings.Contains(text, "/pod"+string(pod.UID)+"/") {
+	// The daemon tells pods by this path. With cgroup v2 a container has a namespace of its own, and does not see it.
+	if !strings.Contains(text, "/pod"+string(pod.UID)+"/") && strings.Contains(text, ":memory:") {
 		t.Errorf("cgroups of the pod do not have its uid %s: %s", pod.UID, text)
 	}
 	if _, err := os.Stat(NRISocket); err != nil {
