@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"internal/seqpacket":        {},
 	"internal/driver/nvidia/*":  {},
 	"internal/driver/amd/*":     {},
-	"internal/record":           {"internal/model", "internal/engine"},
+	"internal/record":           {"internal/atomicfile", "internal/model", "internal/engine"},
 	"internal/sim":              {"internal/model", "internal/strict", "internal/policy", "internal/engine", "internal/virtual/model", "internal/record", "internal/report"},
 	"internal/sim/fleet":        {"internal/model", "internal/sim", "internal/report", "internal/virtual/model"},
 	"internal/sim/fleet/traces": {"internal/sim/fleet"},
@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/guardian":         {"internal/atomicfile", "internal/identity", "internal/clock", "internal/health", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket"},
 	"internal/history":          {"internal/identity", "internal/model", "internal/engine", "internal/record", "internal/loop"},
 	"internal/keeper":           {"internal/control", "internal/health", "internal/identity", "internal/loop", "internal/model", "internal/session", "internal/state"},
-	"internal/journal":          {"internal/identity", "internal/control", "internal/planted"},
+	"internal/journal":          {"internal/atomicfile", "internal/identity", "internal/control", "internal/planted"},
 	"internal/control":          {"internal/identity", "internal/model"},
 	"internal/control/*":        {"internal/identity", "internal/model", "internal/policy", "internal/control"},
 	"internal/daemon": {

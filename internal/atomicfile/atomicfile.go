@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package atomicfile replaces files. Readers see the old or the new content, never a part of it. It
-// knows nothing about what the files contain.
+// Package atomicfile replaces files and renames those of a log. Readers see the old or the new content,
+// never a part of it. The package knows nothing about what the files contain.
 package atomicfile
 
 import (
@@ -29,6 +29,25 @@ func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 		return fmt.Errorf("write %s: %w", path, WithoutPath(err))
 	}
 	return nil
+}
+
+// Shift frees the name of the newest file of a log: it renames path to path.1, path.1 to path.2 and so on, and
+// replaces the oldest of so many files.
+func Shift(path string, files int) error {
+	for i := files - 1; i > 0; i-- {
+		if err := os.Rename(Numbered(path, i-1), Numbered(path, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Numbered returns the name of the i-th newest file of a log.
+func Numbered(path string, i int) string {
+	if i == 0 {
+		return path
+	}
+	return fmt.Sprintf("%s.%d", path, i)
 }
 
 // WithoutPath removes the name of a file from an error of package os.

@@ -47,3 +47,33 @@ func TestWrite(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestShift(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for _, text := range []string{"a", "b", "c", "d"} {
+		if err := Shift(path, 3); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := ""
+	for i := range 4 {
+		text, _ := os.ReadFile(Numbered(path, i))
+		got += string(text)
+	}
+	if got != "dcb" {
+		t.Errorf("newest first: %s", got)
+	}
+	blocked := filepath.Join(t.TempDir(), "log")
+	if err := os.Mkdir(Numbered(blocked, 1), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if Shift(blocked, 2) == nil {
+		t.Error("a folder was replaced")
+	}
+}

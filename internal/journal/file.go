@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/control"
 )
 
@@ -163,7 +164,7 @@ func ReadFiles(path string, f func(control.JournalEntry)) (broken int, err error
 // readSeries calls f for each entry of the files of a series until it returns false.
 func readSeries(path string, f func(control.JournalEntry) bool) (broken int, err error) {
 	for i := Files - 1; i >= 0; i-- {
-		file, err := os.Open(numbered(path, i))
+		file, err := os.Open(atomicfile.Numbered(path, i))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

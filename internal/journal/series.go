@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/control"
 	"xsched/internal/planted"
 )
@@ -135,12 +136,7 @@ func (f *series) rotate() error {
 	if err != nil {
 		return err
 	}
-	for i := Files - 1; i > 0 && err == nil; i-- {
-		if err = os.Rename(numbered(f.path, i-1), numbered(f.path, i)); errors.Is(err, os.ErrNotExist) {
-			err = nil
-		}
-	}
-	if err == nil {
+	if err = atomicfile.Shift(f.path, Files); err == nil {
 		err = os.Rename(next, f.path)
 	}
 	if err != nil {
@@ -150,13 +146,6 @@ func (f *series) rotate() error {
 	old := f.out
 	f.out, f.size = out, size
 	return old.Close()
-}
-
-func numbered(path string, i int) string {
-	if i == 0 {
-		return path
-	}
-	return fmt.Sprintf("%s.%d", path, i)
 }
 
 func (f *series) close() {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"xsched/internal/atomicfile"
 )
 
 // Create writes a new file of its own: it follows no symbolic link, and nobody else can read it.
@@ -36,7 +38,7 @@ func TestCreateFollowsNoLink(t *testing.T) {
 	// A link planted after Create, where rotation puts its files, is replaced and not followed.
 	path := filepath.Join(dir, "rec")
 	l := quiet(t, path, Options{FileBytes: 1, Files: 3})
-	if err := os.Symlink(victim, numbered(path, 1)); err != nil {
+	if err := os.Symlink(victim, atomicfile.Numbered(path, 1)); err != nil {
 		t.Fatal(err)
 	}
 	s := newLife(t, l)

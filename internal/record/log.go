@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 )
@@ -145,7 +146,7 @@ func create(path string, o Options) (*Log, error) {
 // refuses every name that rotation would replace or a Reader would open, but that holds other data.
 func older(path string, count int) (names []string, err error) {
 	for i := range count + 1 {
-		name := numbered(path, i)
+		name := atomicfile.Numbered(path, i)
 		info, err := os.Lstat(name)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
@@ -167,14 +168,6 @@ func older(path string, count int) (names []string, err error) {
 		names = append(names, name)
 	}
 	return names, nil
-}
-
-// numbered returns the name of the i-th newest file.
-func numbered(path string, i int) string {
-	if i == 0 {
-		return path
-	}
-	return fmt.Sprintf("%s.%d", path, i)
 }
 
 // Attach implements Recorder. Existing queues go into a checkpoint.
@@ -371,10 +364,8 @@ func (l *Log) rotate(s *State) error {
 	if err := errors.Join(l.endMember(), l.file.Close()); err != nil {
 		return err
 	}
-	for i := min(l.part+1, l.o.Files-1); i > 0; i-- {
-		if err := os.Rename(numbered(l.path, i-1), numbered(l.path, i)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
+	if err := atomicfile.Shift(l.path, min(l.part+2, l.o.Files)); err != nil {
+		return err
 	}
 	l.part++
 	return l.begin(s)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/model"
 )
 
@@ -41,7 +42,7 @@ type Reader struct {
 func Open(path string) (*Reader, error) {
 	r := &Reader{}
 	for i := 0; ; i++ {
-		name := numbered(path, i)
+		name := atomicfile.Numbered(path, i)
 		if _, err := os.Stat(name); err != nil {
 			if i == 0 {
 				return nil, fmt.Errorf("open recording: %w", err)

@@ -20,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"xsched/internal/atomicfile"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 )
@@ -459,7 +460,7 @@ func TestDamagedFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := fourFiles(t)
-			if err := damage(numbered(path, 2)); err != nil {
+			if err := damage(atomicfile.Numbered(path, 2)); err != nil {
 				t.Fatal(err)
 			}
 			items, r := readAll(t, path)
@@ -478,7 +479,7 @@ func TestFileWithoutHeader(t *testing.T) {
 		t.Run(fmt.Sprintf("file %d has %d bytes", c.file, c.size), func(t *testing.T) {
 			path := fourFiles(t)
 			whole, _ := readAll(t, path)
-			if err := os.Truncate(numbered(path, c.file), int64(c.size)); err != nil {
+			if err := os.Truncate(atomicfile.Numbered(path, c.file), int64(c.size)); err != nil {
 				t.Fatal(err)
 			}
 			items, r := readAll(t, path)
