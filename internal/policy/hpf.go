@@ -43,9 +43,9 @@ type hpf struct {
 	// high is the slice of the highest class, low that of the active low. With a
 	// useful slice the low runs beside the high instead of giving way.
 	high, low time.Duration
-	// lull: suspend lows also where slices would do, and for that long after
+	// idleGap: suspend lows also where slices would do, and for that long after
 	// the high.
-	lull time.Duration
+	idleGap time.Duration
 }
 
 // sharing is how the active low shares the device with the highest class.
@@ -70,7 +70,7 @@ func (h hpf) sharing(v *View, high, end int) sharing {
 	switch {
 	case h.low >= UsefulSlice:
 		return usefulSlice
-	case v.Unmanaged || h.lull > 0 || !v.allSliced(high, end):
+	case v.Unmanaged || h.idleGap > 0 || !v.allSliced(high, end):
 		return notShared
 	case v.LaunchBound.gathers() && v.gathers(high, end):
 		return batches
@@ -84,7 +84,7 @@ func (h hpf) sharing(v *View, high, end int) sharing {
 func (s sharing) concurrent() bool { return s == driverSlice || s == usefulSlice }
 
 func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Time) {
-	c := contest{View: v, now: now, hold: max(h.lull, v.Knobs.Hold), turn: *state, high: v.next(0, len(v.Queues), admitted)}
+	c := contest{View: v, now: now, hold: max(h.idleGap, v.Knobs.Hold), turn: *state, high: v.next(0, len(v.Queues), admitted)}
 	state.paused = true // unless this plan gives a turn
 	if c.high < 0 {
 		return v.all(model.Verdict{}), model.Never

@@ -61,9 +61,9 @@ func (r room) slices(k *Knobs) (service, low time.Duration) {
 }
 
 const (
-	// lullMost is how long lows stay suspended after a service at most, in
+	// idleGapMost is how long lows stay suspended after a service at most, in
 	// roomClosed.
-	lullMost = 5 * time.Millisecond
+	idleGapMost = 5 * time.Millisecond
 	// firstRetry is the first back-off after a step failed, lastRetry the longest.
 	firstRetry = 30 * time.Second
 	lastRetry  = 10 * time.Minute
@@ -118,7 +118,7 @@ func (SLO) Decide(now model.Time, v *View, s *sloState) (model.Plan, model.Time)
 	case roomProtected:
 		return HPF{}.Decide(now, v, &s.turn)
 	case roomClosed:
-		return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice, lull: lull(v)}.decide(now, v, &s.turn)
+		return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice, idleGap: idleGap(v)}.decide(now, v, &s.turn)
 	}
 	service, low := s.room.slices(&v.Knobs)
 	return hpf{high: service, low: low}.decide(now, v, &s.turn)
@@ -156,14 +156,14 @@ func (s *sloState) observe(v *View) bool {
 	return finished
 }
 
-// lull is how long lows stay suspended after a service in roomClosed: a tenth of
+// idleGap is how long lows stay suspended after a service in roomClosed: a tenth of
 // the strictest target, the longest gap within a request that it can bear.
-func lull(v *View) time.Duration {
-	lull := lullMost
+func idleGap(v *View) time.Duration {
+	idleGap := idleGapMost
 	for _, s := range v.Services {
-		lull = min(lull, s.Target.Latency/10)
+		idleGap = min(idleGap, s.Target.Latency/10)
 	}
-	return max(lull, v.Knobs.Hold)
+	return max(idleGap, v.Knobs.Hold)
 }
 
 // adjust reconsiders the room after a request has finished.
