@@ -274,7 +274,7 @@ func TestSourceRules(t *testing.T) {
 // longFunctions are those with more than maxFunction lines that remain to be split.
 var longFunctions = []string{
 	"internal/amdlog.Read", "internal/amdlog.Compare", "internal/bench/demo.addScenario", "internal/bench/modes.start",
-	"internal/cli.run", "internal/driver.run", "internal/top.Examine", "internal/virtual/amd.debugTrap", "internal/virtual/nvidia.construct",
+	"internal/cli.run", "internal/top.Examine", "internal/virtual/amd.debugTrap", "internal/virtual/nvidia.construct",
 }
 
 const maxFunction = 60

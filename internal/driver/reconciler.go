@@ -251,14 +251,7 @@ func (w *Worker) run(ctx context.Context) {
 		if !stopping && (seq != doneSeq || redo) && !w.await(ctx, after) {
 			continue
 		}
-		var seat *Seat
-		w.mu.Lock()
-		if w.wantSeq == seq {
-			w.after = nil
-			seat, w.seat = w.seat, nil
-		}
-		w.redo, w.forget = w.redo && !redo, w.forget && !forget
-		w.mu.Unlock()
+		seat := w.take(seq, redo, forget)
 		if stopping {
 			if restore {
 				w.free(ctx, model.Desired{Queue: want.Queue})
@@ -271,20 +264,7 @@ func (w *Worker) run(ctx context.Context) {
 		if forget {
 			w.target.Invalidate()
 		}
-		if w.prune(); len(w.open) > 0 {
-			// One late call is all that a resume allows for, and the next one could hang, too.
-			seat.Leave()
-			seat = nil
-		}
-		held := w.reconcile(ctx, want, seat)
-		seat.Leave()
-		w.noteOpen(seat)
-		w.mu.Lock()
-		if w.wantSeq == seq {
-			w.releaseWaiters()
-		}
-		w.mu.Unlock()
-		if held {
+		if w.attempt(ctx, want, seq, seat) {
 			if hardware(want) && seq != doneSeq {
 				w.metrics.PreemptTime[want.Suspend].Record(w.now().Sub(wantAt))
 			}
@@ -296,6 +276,36 @@ func (w *Worker) run(ctx context.Context) {
 		wait = min(wait*2, retryMax)
 		doneSeq = seq
 	}
+}
+
+// take marks what run is about to do as done, and returns the seat of the state with that number.
+func (w *Worker) take(seq uint64, redo, forget bool) (seat *Seat) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wantSeq == seq {
+		w.after = nil
+		seat, w.seat = w.seat, nil
+	}
+	w.redo, w.forget = w.redo && !redo, w.forget && !forget
+	return seat
+}
+
+// attempt applies the state with a number and reports whether it took effect.
+func (w *Worker) attempt(ctx context.Context, want model.Desired, seq uint64, seat *Seat) bool {
+	if w.prune(); len(w.open) > 0 {
+		// One late call is all that a resume allows for, and the next one could hang, too.
+		seat.Leave()
+		seat = nil
+	}
+	held := w.reconcile(ctx, want, seat)
+	seat.Leave()
+	w.noteOpen(seat)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wantSeq == seq {
+		w.releaseWaiters()
+	}
+	return held
 }
 
 // reconcile applies want under the lease and reports whether it took effect.
