@@ -4,6 +4,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,32 @@ type Options struct {
 // FaultEnv injects a fault into a demo, to test the whole command.
 const FaultEnv = "XSCHED_DEMO_FAULT"
 
+// checkReached is the one check that a busy machine can fail.
+const checkReached = "GPU reached in time"
+
+// lateError is a failed proof with no other failed check.
+type lateError struct{ error }
+
+// Unwrap returns the failed proof.
+func (e lateError) Unwrap() error { return e.error }
+
+// demoTries limits how often a busy machine is measured.
+const demoTries = 3
+
+// undisturbed repeats a measurement that only a busy machine can have failed, and returns the number of
+// the try.
+func undisturbed(ctx context.Context, measure func() (*Result, error)) (*Result, int, error) {
+	for try := 1; ; try++ {
+		res, err := measure()
+		if _, late := errors.AsType[lateError](err); !late || ctx.Err() != nil {
+			return res, try, err
+		}
+		if try == demoTries {
+			return nil, try, fmt.Errorf("%w; the same in %d tries: stop other programs on this machine, or run it as root, which gives the tenants real-time priority", err, try)
+		}
+	}
+}
+
 // Run compares one high tenant beside one and beside three low tenants on the
 // virtual GPU, in all modes, and prints the table. If the proof fails it prints
 // nothing, writes nothing and returns an ErrProof.
@@ -54,15 +81,20 @@ func Run(ctx context.Context, o Options) error {
 			return fmt.Errorf("remove the last result: %w", err)
 		}
 	}
-	res, err := Compare(ctx, CompareOptions{
-		Virtual: true, Platform: o.Platform, Attached: platform(o.Platform).OwnerSuspends, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
-		Out: o.Out, Progress: o.Progress, Fault: o.Fault, Exe: o.Exe,
+	res, try, err := undisturbed(ctx, func() (*Result, error) {
+		return Compare(ctx, CompareOptions{
+			Virtual: true, Platform: o.Platform, Attached: platform(o.Platform).OwnerSuspends, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
+			Out: o.Out, Progress: o.Progress, Fault: o.Fault, Exe: o.Exe,
+		})
 	})
 	if err != nil {
 		return err
 	}
 	if err := res.WriteTable(o.Stdout); err != nil {
 		return err
+	}
+	if try > 1 {
+		fmt.Fprintf(o.Stdout, "\ntry %d of %d: before, this machine was too busy to reach the GPU in time\n", try, demoTries)
 	}
 	_, err = fmt.Fprintf(o.Stdout, "\nwritten: %s, %s\n", filepath.Join(o.Out, "result.json"), filepath.Join(o.Out, "report.html"))
 	return err

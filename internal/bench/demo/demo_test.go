@@ -70,6 +70,44 @@ func TestProofHoldsAndEveryCheckCanFail(t *testing.T) {
 	}
 }
 
+// TestBusyMachine: a measurement is repeated if only the check of time failed, which a busy machine can fail, and the
+// last failure says so. Any other failure ends the demo at once.
+func TestBusyMachine(t *testing.T) {
+	outcome := func(spoil func(*Evidence)) error {
+		ev := goodEvidence(1)
+		spoil(ev)
+		_, err := prove("1 low", ev)
+		return err
+	}
+	late := func(ev *Evidence) {
+		for i := range ev.Reached {
+			ev.Reached[i] = 5 * time.Millisecond
+		}
+	}
+	broken := func(ev *Evidence) { late(ev); ev.Tenants[0].Checksum = false }
+	for name, c := range map[string]struct {
+		outcomes []error
+		tries    int
+		want     string // of the error
+	}{
+		"good":       {[]error{nil}, 1, ""},
+		"late once":  {[]error{outcome(late), nil}, 2, ""},
+		"late":       {[]error{outcome(late), outcome(late), outcome(late)}, 3, "in 3 tries: stop other programs"},
+		"broken":     {[]error{outcome(broken)}, 1, "checksums"},
+		"then worse": {[]error{outcome(late), outcome(broken)}, 2, "checksums"},
+		"no record":  {[]error{outcome(func(ev *Evidence) { ev.Reached = nil })}, 1, "recorded no kernel"},
+	} {
+		calls := 0
+		res, try, err := undisturbed(t.Context(), func() (*Result, error) {
+			calls++
+			return &Result{}, c.outcomes[calls-1]
+		})
+		if try != c.tries || calls != c.tries || (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, bench.ErrProof) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %d tries, %d calls, %v %v", name, try, calls, res, err)
+		}
+	}
+}
+
 func TestClaims(t *testing.T) {
 	r := synthetic()
 	if bad := DefaultClaims().Check(r); len(bad) != 0 {

@@ -40,7 +40,7 @@ func claimed(t *testing.T, o CompareOptions, also ...func(*Scenario) string) *Re
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		res, err := Compare(ctx, o)
 		cancel()
-		if errors.Is(err, bench.ErrProof) && strings.Contains(err.Error(), "): GPU reached in time: ") {
+		if _, late := errors.AsType[lateError](err); late {
 			bad = []string{err.Error()}
 			continue
 		}
