@@ -52,7 +52,7 @@ func console(t *testing.T, name string) []step {
 var (
 	numbers = regexp.MustCompile(`[0-9][0-9.]*`)
 	// Lines with values that differ in more than numbers: only their first word is compared.
-	varying = regexp.MustCompile(`^(daemon|xsched|protection:|N)( |$)`)
+	varying = regexp.MustCompile(`^(daemon|engine|xsched|protection:|N)( |$)`)
 	// The unit of a journal line's total differs.
 	total = regexp.MustCompile(`( N times)? for N \S+$`)
 )
