@@ -125,7 +125,8 @@ func serveDaemon(ctx context.Context, a *app, o daemon.Options, gpus virtual.Opt
 		defer device.stop()
 	}
 	if !o.Virtual {
-		o.Examine = func() []driver.Check { return doctor.Drivers(doctorMachine(ctx, a)) }
+		whole := ctx // the variable changes below, while the daemon examines the host
+		o.Examine = func() []driver.Check { return doctor.Drivers(doctorMachine(whole, a)) }
 	}
 	d, err := daemon.Start(o)
 	if err != nil {
