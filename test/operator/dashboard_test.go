@@ -5,6 +5,11 @@ package operator
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -272,6 +277,23 @@ func TestLongDashboardNoToken(t *testing.T) {
 	if !strings.Contains(text, "http://localhost:"+port+"/") || !strings.Contains(text, "--http-token-file") || eval[bool](b, `!!document.querySelector("input")`) {
 		t.Errorf("the page says %q", text)
 	}
+}
+
+// TestLongDashboardProblems: what keeps the host from scheduling is on the page, with the remedy. The host of
+// this test has no problem, so a proxy adds one to the daemon's answer.
+func TestLongDashboardProblems(t *testing.T) {
+	d := newDaemon(t)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: d.http}) }}
+	mux := http.NewServeMux()
+	mux.Handle("/", proxy)
+	mux.HandleFunc("/api/v1/devices", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"devices": [], "problems": [{"cause": "driver: no kernel module is loaded", "remedy": "load it"}]}`)
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	b := newBrowser(t, 0)
+	b.open(strings.TrimPrefix(server.URL, "http://"))
+	b.until("the problem", `document.querySelector("main [role=alert]")?.textContent === "Problem: driver: no kernel module is loaded; load it"`)
 }
 
 // gain checks the gain of a service, which has its tile, against the API.

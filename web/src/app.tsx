@@ -43,6 +43,9 @@ export function App({ store, state }: Props) {
             <button type="button" aria-label="Dismiss message" onClick={() => store.set({ notice: undefined })}>×</button>
           </p>
         )}
+        {state.problems.map((p) => (
+          <p key={p.cause} class="notice error" role="alert">Problem: {p.cause}{p.remedy && `; ${p.remedy}`}</p>
+        ))}
         {state.question && <Confirm store={store} question={state.question} />}
         {state.connection === "token" ? <Login store={store} reason={state.reason} /> : state.connection === "refused" ? <NoAccess reason={state.reason} /> : state.list && (
           <>

@@ -5,7 +5,7 @@
 
 import { access, get, post, put, reasonOf, Refused, setToken, token, work } from "./api";
 import type {
-  Device, Devices, History, HintReply, Journal, JournalEntry, List, ModeReply, PolicyReply, ProcessReply, Stats, Version,
+  Device, Devices, History, HintReply, Journal, JournalEntry, List, ModeReply, PolicyReply, Problem, ProcessReply, Stats, Version,
 } from "./api_gen";
 import { modeText, plain } from "./format";
 import { appendJournal, mergeSpans, spanSeconds, type DeviceSpans } from "./history";
@@ -32,6 +32,7 @@ export interface State {
   version: Version | undefined;
   list: List | undefined;
   devices: Device[];
+  problems: Problem[]; // that keep every program of the host from being scheduled
   stats: Stats | undefined;
   policy: PolicyReply | undefined;
   mode: ModeReply | undefined;
@@ -60,7 +61,7 @@ const seriesMS = 4000; // the shortest time between two readings of the charts
 
 export class Store {
   state: State = {
-    connection: "connecting", reason: "", version: undefined, list: undefined, devices: [], stats: undefined, policy: undefined, mode: undefined,
+    connection: "connecting", reason: "", version: undefined, list: undefined, devices: [], problems: [], stats: undefined, policy: undefined, mode: undefined,
     spans: new Map(), names: new Map(), history: undefined, historyReason: "", journal: [], range: 60, paused: false, notice: undefined, question: undefined, ticks: 0,
   };
   private changed: () => void = () => {};
@@ -154,13 +155,13 @@ export class Store {
     const version = await get<Version>("/version");
     if (this.state.version !== undefined && this.state.version.started_unix_ns !== version.started_unix_ns) this.forget();
     const list = await get<List>("/processes");
-    const devices = (await get<Devices>("/devices")).devices ?? [];
+    const host = await get<Devices>("/devices");
     const stats = await get<Stats>("/stats");
     const policy = this.state.policy?.name === list.policy ? this.state.policy : await get<PolicyReply>("/policy");
     const known = this.state.mode;
     const mode = known && modeText(known.mode, known.level) === modeText(list.mode, list.mode_level) ? known : await get<ModeReply>("/mode");
     const past = await this.readPast();
-    this.set({ connection: "live", reason: "", version, list, devices, stats, policy, mode, ...past, ticks: this.state.ticks + 1 });
+    this.set({ connection: "live", reason: "", version, list, devices: host.devices ?? [], problems: host.problems ?? [], stats, policy, mode, ...past, ticks: this.state.ticks + 1 });
     const cost = work.parseMS - parsed + this.drawMS;
     return Math.min(Math.max(periodMS, costFactor * cost), slowestMS);
   }

@@ -113,6 +113,10 @@ func (f *Fleet) Merged() control.Snapshot {
 		}
 		out.Daemon.Version = same(fleet.Nodes, out.Daemon.Version, s.Daemon.Version)
 		fleet.Nodes++
+		for _, p := range s.Problems {
+			p.Cause = n.Name + ": " + p.Cause
+			out.Problems = append(out.Problems, p)
+		}
 		for _, d := range s.Devices {
 			d.ID = n.Name + " " + d.ID
 			out.Devices = append(out.Devices, d)

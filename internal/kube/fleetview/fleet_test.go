@@ -39,7 +39,11 @@ func example() Fleet {
 
 func TestMerge(t *testing.T) {
 	fleet := example()
+	fleet.Nodes[2].Snapshot.Problems = []control.Problem{{Cause: "driver: no kernel module is loaded", Remedy: "load it"}}
 	merged := fleet.Merged()
+	if p := merged.Problems; len(p) != 1 || p[0].Cause != "c: driver: no kernel module is loaded" || p[0].Remedy != "load it" {
+		t.Errorf("problems: %+v", p)
+	}
 	if merged.Fleet.Nodes != 2 || len(merged.Fleet.Lost) != 1 || merged.Fleet.Lost[0] != "node b: the daemon waits: ImagePullBackOff" {
 		t.Errorf("nodes: %+v", merged.Fleet)
 	}
