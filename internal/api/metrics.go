@@ -165,6 +165,7 @@ var (
 	metricLatency     = counter("preemption_latency_seconds", "Time from the decision to preempt a program to the end of that operation, by level; level 1 has no operation.", "level")
 	metricOps         = counter("device_operations_total", "Completed operations, by kind.", "operation")
 	metricOpTime      = counter("device_operation_seconds", "Duration of one operation on a hardware queue, by kind.", "operation")
+	metricProblems    = gauge("host_problems", "Defects that keep every program of this host from being scheduled, such as a missing driver.")
 	metricGPUBusy     = counter("gpu_busy_seconds_total", "Time that programs had work on a GPU and were allowed to run.", "device")
 	metricGPUUsed     = gauge("gpu_queues", "Queues on a GPU.", "device")
 	metricGPURules    = gauge("gpu_policy_info", "1 for the policy and the mode in force on a GPU.", "device", "policy", "mode")
@@ -195,6 +196,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- metricInfo.is(1, version.Version, strconv.FormatBool(version.Virtual))
 	}
 	if devices, err := c.control.Devices(ctx, c.caller); err == nil {
+		out <- metricProblems.is(float64(len(devices.Problems)))
 		for _, d := range devices.Devices {
 			out <- metricGPUBusy.is(seconds(d.BusyNS), d.ID)
 			out <- metricGPUUsed.is(float64(d.Queues), d.ID)

@@ -149,7 +149,7 @@ func (w *world) Parts() []control.Part {
 }
 
 func (w *world) Devices(context.Context, control.Caller) (control.Devices, error) {
-	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000, Utilization: 0.5, MaxLevel: 3, Others: 1}}}, nil
+	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000, Utilization: 0.5, MaxLevel: 3, Others: 1}}, Problems: []control.Problem{{Cause: "driver"}}}, nil
 }
 
 func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
