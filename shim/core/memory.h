@@ -25,6 +25,12 @@ enum xsi_memory_kind {
   XSI_MEMORY_OBJECT, /* an array or an image */
 };
 
+/* A size; one that does not fit fits no quota. */
+static inline uint64_t xsi_memory_product(uint64_t a, uint64_t b) {
+  uint64_t bytes;
+  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
+}
+
 struct xsi_memory_claim {
   int device; /* negative: not accounted for */
   uint64_t bytes;

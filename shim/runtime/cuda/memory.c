@@ -76,11 +76,6 @@ static CUresult settle(const struct claim *claim, CUresult result, enum xsi_memo
   return result;
 }
 
-static uint64_t product(uint64_t a, uint64_t b) {
-  uint64_t bytes;
-  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
-}
-
 // ---- addresses -----------------------------------------------------------------------------------
 
 #define AT(address) ((address) ? *(address) : 0)
@@ -108,9 +103,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr_v2 *address, size_t *pitch, size_t width
                             unsigned element) {
   XSI_CU_REAL(cuMemAllocPitch_v2);
   struct claim claim;
-  if (!claims(&claim, product(width, height))) return XSI_CU_OUT_OF_MEMORY;
+  if (!claims(&claim, xsi_memory_product(width, height))) return XSI_CU_OUT_OF_MEMORY;
   CUresult result = real(address, pitch, width, height, element);
-  if (result == XSI_CU_SUCCESS && pitch) xsi_memory_grow(&claim.claim, product(*pitch, height));
+  if (result == XSI_CU_SUCCESS && pitch)
+    xsi_memory_grow(&claim.claim, xsi_memory_product(*pitch, height));
   return settle(&claim, result, XSI_MEMORY_ADDRESS, AT(address));
 }
 XSI_HOOK(cuMemAllocPitch_v2)
@@ -260,8 +256,8 @@ static uint64_t channel_bytes(int format) {
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR_v2 *d, unsigned level) {
   uint64_t width = d->Width >> level, height = d->Height >> level, depth = d->Depth >> level;
   uint64_t element = channel_bytes(d->Format) * d->NumChannels;
-  uint64_t rows = product(height ? height : 1, depth ? depth : 1);
-  return product(product(width ? width : 1, rows), element);
+  uint64_t rows = xsi_memory_product(height ? height : 1, depth ? depth : 1);
+  return xsi_memory_product(xsi_memory_product(width ? width : 1, rows), element);
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v2 *descriptor) {

@@ -81,11 +81,6 @@ static hipError_t settle(struct claim *claim, hipError_t result, enum xsi_memory
   return result;
 }
 
-static uint64_t product(uint64_t a, uint64_t b) {
-  uint64_t bytes;
-  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
-}
-
 // ---- addresses -----------------------------------------------------------------------------------
 
 #define AT(address) ((address) ? *(address) : NULL)
@@ -116,14 +111,14 @@ ALLOCATION(hipMallocFromPoolAsync, bytes, stream,
 // The runtime says afterwards how far apart rows are.
 static hipError_t settle_rows(struct claim *claim, hipError_t result, uint64_t pitch, uint64_t rows,
                               void *address) {
-  if (result == XSI_HIP_SUCCESS) xsi_memory_grow(&claim->claim, product(pitch, rows));
+  if (result == XSI_HIP_SUCCESS) xsi_memory_grow(&claim->claim, xsi_memory_product(pitch, rows));
   return settle(claim, result, XSI_MEMORY_ADDRESS, address);
 }
 
 hipError_t hipMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
   BEGIN(hipMallocPitch, address, pitch, width, height);
   struct claim claim;
-  if (!claims(&claim, product(width, height), NULL)) return XSI_HIP_OUT_OF_MEMORY;
+  if (!claims(&claim, xsi_memory_product(width, height), NULL)) return XSI_HIP_OUT_OF_MEMORY;
   hipError_t result = real(address, pitch, width, height);
   return settle_rows(&claim, result, pitch ? *pitch : 0, height, AT(address));
 }
@@ -133,7 +128,7 @@ hipError_t hipMemAllocPitch(hipDeviceptr_t *address, size_t *pitch, size_t width
                             unsigned element) {
   BEGIN(hipMemAllocPitch, address, pitch, width, height, element);
   struct claim claim;
-  if (!claims(&claim, product(width, height), NULL)) return XSI_HIP_OUT_OF_MEMORY;
+  if (!claims(&claim, xsi_memory_product(width, height), NULL)) return XSI_HIP_OUT_OF_MEMORY;
   hipError_t result = real(address, pitch, width, height, element);
   return settle_rows(&claim, result, pitch ? *pitch : 0, height, AT(address));
 }
@@ -142,8 +137,8 @@ XSI_HOOK(hipMemAllocPitch)
 hipError_t hipMalloc3D(hipPitchedPtr *address, hipExtent extent) {
   BEGIN(hipMalloc3D, address, extent);
   struct claim claim;
-  uint64_t rows = product(extent.height, extent.depth);
-  if (!claims(&claim, product(extent.width, rows), NULL)) return XSI_HIP_OUT_OF_MEMORY;
+  uint64_t rows = xsi_memory_product(extent.height, extent.depth);
+  if (!claims(&claim, xsi_memory_product(extent.width, rows), NULL)) return XSI_HIP_OUT_OF_MEMORY;
   hipError_t result = real(address, extent);
   return settle_rows(&claim, result, address ? address->pitch : 0, rows,
                      address ? address->ptr : NULL);
