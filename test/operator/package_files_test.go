@@ -128,11 +128,11 @@ func macro(t *testing.T, include string) string {
 	return strings.NewReplacer(`"`, "", " ", "").Replace(string(out))
 }
 
-// contents lists files and links with their mode, target or checksum. xsched.pc names its folder, so its
-// content does not count.
+// contents lists files and links with their mode, target or checksum. xsched.pc and XSchedConfig.cmake name
+// folders, so their content does not count.
 func contents(t *testing.T, folder string, rename *strings.Replacer) []string {
 	t.Helper()
-	listing := output(t, "sh", "-c", `cd "$1" && find . -type f ! -name xsched.pc -exec sha256sum {} + | sed 's|^\([^ ]*\) *\./\(.*\)|\2 \1|'; find . -name xsched.pc -printf '%P -\n'; find . -type l -printf '%P %l\n'; find . -type f -printf '%P %m\n'`, "sh", folder)
+	listing := output(t, "sh", "-c", `cd "$1" && find . -type f ! -name xsched.pc ! -name XSchedConfig.cmake -exec sha256sum {} + | sed 's|^\([^ ]*\) *\./\(.*\)|\2 \1|'; find . \( -name xsched.pc -o -name XSchedConfig.cmake \) -printf '%P -\n'; find . -type l -printf '%P %l\n'; find . -type f -printf '%P %m\n'`, "sh", folder)
 	if rename != nil {
 		listing = rename.Replace(listing)
 	}
