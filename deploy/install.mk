@@ -27,8 +27,9 @@ LIBRARY := $(SONAME).$(subst $(empty) $(empty),.,$(wordlist 2,3,$(subst ., ,$(fi
 # Reproducible packages: all times are that of the commit.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-# Upstream's names of the library and, with that of the reports' queue finder, of the program. Its programs preload the first kind and link with the second. The
-# SONAME is the same for all, so that a program has one copy of the library whatever it was linked with.
+# Upstream's names of the library, and of the program with the reports' queue finder. Upstream's programs
+# preload the first kind and link with the last. The SONAME is the same for all, so that a program has one
+# copy of the library whatever it was linked with.
 PRELOAD_NAMES := libshimcuda.so libshimhip.so libshimopencl.so
 TOOL_NAMES := xserver xcli x11_monitor x11_launcher queue_finder
 LINK_NAMES := libxsched.so libpreempt.so libhalcuda.so libhalhip.so libhalopencl.so
