@@ -34,7 +34,7 @@ func TestStrictest(t *testing.T) {
 		"no level is the highest":         {grant(-10, 0, 1, 0), grant(-10, 0, 0, 0), grant(-10, 0, 0, 0)},
 		"higher level":                    {grant(-10, 0, 1, 0), grant(-10, 0, 3, 0), grant(-10, 0, 3, 0)},
 		"less memory":                     {memory(2), memory(1), memory(1)},
-		"memory beside no limit of it":    {memory(2), grant(5, 0, 0, 0), memory(2)},
+		"memory and no limit of it":       {memory(2), grant(5, 0, 0, 0), memory(2)},
 		"longer target":                   {grant(5, 0, 0, 20), grant(5, 0, 0, 50), grant(5, 0, 0, 50)},
 		"a limit beside no limit":         {grant(5, 20, 0, 0), grant(0, 0, 0, 0), zero},
 		"a low limit beside no limit":     {grant(-5, 0, 0, 0), grant(0, 0, 0, 0), grant(-5, 0, 0, 0)},

@@ -85,7 +85,7 @@ static hipError_t settle(struct claim *claim, hipError_t result, enum xsi_memory
 
 #define AT(address) ((address) ? *(address) : NULL)
 
-/* An allocation of so many bytes for a stream, NULL for none. PARAMETERS and CALL repeat the prototype. */
+/* An allocation of so many bytes for a stream, NULL for none; then the parameters and the arguments. */
 #define ALLOCATION(symbol, BYTES, STREAM, PARAMETERS, ...)                                         \
   hipError_t symbol PARAMETERS {                                                                   \
     XSI_HIP_REAL(symbol);                                                                          \
