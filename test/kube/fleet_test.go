@@ -191,7 +191,11 @@ func TestFleet(t *testing.T) {
 	_, _ = c.TryKubectl("", "create", "namespace", chartSpace) // may be there, from another test
 	c.Apply(t, metricsSecret)
 	helmMust(t, append([]string{"install", "xsched", chart}, fleetSettings()...)...)
-	t.Cleanup(func() { helmMust(t, "uninstall", "xsched") })
+	t.Cleanup(func() {
+		// The uninstall refuses while pods use claims, and the last wave may still be ending.
+		c.Kubectl(t, "delete", "pods,resourceclaims", "--all", "--grace-period=1", "--timeout=60s")
+		helmMust(t, "uninstall", "xsched")
+	})
 	t.Cleanup(func() { keepLogs(c) })
 	f.ready()
 	t.Run("Mixed", func(t *testing.T) { f.in(t).testMixed() })
