@@ -25,12 +25,14 @@ import pairs
 import report
 import serving
 import situations
+import stopcost
 import stops
 import strategies
 import switch
 import tables
 import truth
 import upgrade
+import uploads
 import watch
 from processes import Failed
 from rig import Rig, ROOT
@@ -44,6 +46,8 @@ SUITES = {
     "stops": (stops.stops, 45),
     "switch": (switch.switch, 60),
     "copies": (copies.copies, 10),
+    "uploads": (uploads.uploads, 110),
+    "stopcost": (stopcost.stopcost, 60),
     "correctness": (checks.correctness, 50),
     "attach": (checks.attach, 30),
     "faults": (faults.faults, 50),

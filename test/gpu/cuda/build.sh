@@ -8,6 +8,9 @@ nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 mkdir -p "$out"
 gcc -O2 -Wall -Wextra -o "$out/rmchurn" "$here/rmchurn.c" || echo "rmchurn: not built"
 gcc -O2 -Wall -Wextra -shared -fPIC -o "$out/rmtrace.so" "$here/rmtrace.c" -ldl || echo "rmtrace: not built"
+for name in uploads stopcost; do
+  gcc -O2 -Wall -Wextra -rdynamic -o "$out/$name" "$here/$name.c" -ldl -lpthread || echo "$name: not built"
+done
 pids=()
 for name in overhead correct streams truth; do
   ( timeout -s KILL 150 "$nvcc" -O2 -std=c++17 -arch=sm_90 -o "$out/$name.part" "$here/$name.cu" \
