@@ -24,6 +24,7 @@ typedef uint64_t CUdeviceptr;
   X(cuModuleGetFunction, "cuModuleGetFunction", (CUfunction *, CUmodule, const char *))                           \
   X(cuStreamCreate, "cuStreamCreate", (CUstream *, unsigned))                                                     \
   X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream))                                                       \
+  X(cuStreamQuery, "cuStreamQuery", (CUstream))                                                                   \
   X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *, size_t))                                                         \
   X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                \
   X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (CUdeviceptr, const void *, size_t))                                         \
