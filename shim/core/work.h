@@ -302,6 +302,17 @@ static inline uint64_t xsi_work_submitted(const struct xsi_work_stream *stream) 
   return others + __atomic_load_n(&stream->submitted_owner, __ATOMIC_SEQ_CST);
 }
 
+/* Of work that counts already: nothing was left in its stream when it was submitted. */
+static inline bool xsi_work_is_first(const struct xsi_work_stream *stream) {
+  return xsi_work_submitted(stream) - 1 <= __atomic_load_n(&stream->completed, __ATOMIC_ACQUIRE);
+}
+
+/* The daemon asks for batches: lower programs use the device beside this one. */
+static inline bool xsi_work_gathers(const struct xsi_work_stream *stream) {
+  uint32_t gate = __atomic_load_n(&xsi_work_slot(stream)->gate, __ATOMIC_RELAXED);
+  return (gate & ((1u << XSW_BURST_SHIFT) - 1)) == XSW_GATE_BATCH;
+}
+
 /* Before the driver call: counts the work, then waits while the daemon holds this queue. */
 static inline void xsi_work_submit(struct xsi_work_stream *stream, uintptr_t kernel) {
   xsi_work_count(stream);

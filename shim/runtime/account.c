@@ -104,8 +104,7 @@ bool xsi_maybe_small(struct xsi_wait *wait) {
   const struct xsi_work_stream *work = wait->call.work;
   struct xsi_work_thread *mine = &xsi_thread.work;
   wait->mark = xsi_work_submitted(work);
-  bool first = wait->mark - 1 <= __atomic_load_n(&work->completed, __ATOMIC_ACQUIRE);
-  if (first || (mine->small == work && mine->small_mark == wait->mark - 1)) {
+  if (xsi_work_is_first(work) || (mine->small == work && mine->small_mark == wait->mark - 1)) {
     mine->small = work; // else every other copy of a loop would ask
     mine->small_mark = wait->mark;
   } else {

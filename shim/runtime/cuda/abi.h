@@ -63,6 +63,8 @@ typedef struct CUDA_MEMCPY2D_v2 {
   void *source_array;
   size_t source_pitch, to_at[2];
   struct xsi_cu_side to;
+  void *to_array;
+  size_t to_pitch, width, height;
 } CUDA_MEMCPY2D_v2;
 typedef struct CUDA_MEMCPY3D_v2 {
   size_t source_at[4];

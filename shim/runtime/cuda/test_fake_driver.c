@@ -140,7 +140,8 @@ static CUresult fake_query(CUstream handle) {
 
 // ---- what waits, and what does not ----
 bool fake_eager;
-bool fake_refuses;
+bool fake_refuses, fake_refuses_rows;
+uint32_t fake_rows, fake_uploads;
 static CUresult fake_pointer(void *data, CUpointer_attribute attribute, CUdeviceptr_v2 address) {
   CHECK(attribute == XSI_CU_POINTER_MEMORY_TYPE);
   if (address != 0 && address != (uintptr_t)FAKE_PINNED) return XSI_CU_INVALID_VALUE;
@@ -167,6 +168,14 @@ static CUresult fake_3d_batch_v1(size_t count, CUDA_MEMCPY3D_BATCH_OP_v1 *operat
   return fake_3d_batch(count, operations, flags, stream);
 }
 static CUresult fake_2d_async(const CUDA_MEMCPY2D_v2 *copy, CUstream stream) {
+  if (copy->to.type == XSI_CU_MEMORY_DEVICE) {
+    if (fake_refuses_rows) return XSI_CU_INVALID_VALUE;
+    __atomic_fetch_add(&fake_rows, 1, __ATOMIC_RELAXED);
+    for (size_t row = 0; copy->to.device && row < copy->height; row++) // device memory is the host's
+      memcpy((char *)(uintptr_t)copy->to.device + row * copy->to_pitch,
+             (const char *)copy->source.host + row * copy->source_pitch, copy->width);
+    return submit(stream);
+  }
   return fake_back_async((void *)(uintptr_t)copy->to.host, 0, 1, stream);
 }
 static CUresult fake_write(CUstream stream, CUdeviceptr_v2 address, cuuint32_t value,
@@ -202,7 +211,9 @@ static CUresult fake_context_record(CUcontext context, CUevent event) {
 }
 
 static CUresult fake_copy_async(CUdeviceptr_v2 a, const void *b, size_t c, CUstream stream) {
-  (void)a, (void)b, (void)c;
+  __atomic_fetch_add(&fake_uploads, 1, __ATOMIC_RELAXED);
+  if (fake_refuses) return XSI_CU_INVALID_VALUE;
+  if (a && b) memcpy((void *)(uintptr_t)a, b, c);
   return submit(stream);
 }
 static CUresult copy_there(CUstream stream, size_t bytes) {

@@ -35,8 +35,35 @@ typedef uint64_t CUdeviceptr;
   X(cuLaunchKernel, "cuLaunchKernel",                                                                             \
     (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))
 
+struct copy_2d {
+  size_t src_x, src_y;
+  unsigned src_type;
+  const void *src_host;
+  CUdeviceptr src_device;
+  void *src_array;
+  size_t src_pitch, dst_x, dst_y;
+  unsigned dst_type;
+  void *dst_host;
+  CUdeviceptr dst_device;
+  void *dst_array;
+  size_t dst_pitch, width, height;
+};
+struct copy_attributes {
+  int order, src_hint[2], dst_hint[2];
+  unsigned flags;
+};
+
+/* Calls that an old driver and the virtual GPU lack: NULL then. */
+#define OPTIONAL_CALLS(X)                                                                                         \
+  X(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                 \
+  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (CUdeviceptr, CUdeviceptr, size_t, CUstream))                      \
+  X(cuMemcpy2DAsync, "cuMemcpy2DAsync_v2", (const struct copy_2d *, CUstream))                                    \
+  X(cuMemcpyBatchAsync, "cuMemcpyBatchAsync",                                                                     \
+    (CUdeviceptr *, CUdeviceptr *, size_t *, size_t, struct copy_attributes *, size_t *, size_t, size_t *, CUstream))
+
 #define DECLARE(name, symbol, arguments) static int(*name) arguments;
 DRIVER_CALLS(DECLARE)
+OPTIONAL_CALLS(DECLARE)
 
 static inline void fail(const char *what, int code) {
   printf("E %s error %d\n", what, code);
@@ -121,6 +148,8 @@ static inline void start_driver(void) {
   *(void **)&name = dlsym(library, symbol);                      \
   if (!name) fail(symbol " is missing", 0);
   DRIVER_CALLS(LOAD)
+#define LOAD_OPTIONAL(name, symbol, arguments) *(void **)&name = dlsym(library, symbol);
+  OPTIONAL_CALLS(LOAD_OPTIONAL)
   CUmodule module;
   char name[64] = "";
   CHECK(cuInit(0));

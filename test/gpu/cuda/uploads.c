@@ -11,8 +11,9 @@
 #include "driver.h"
 
 enum { MOST = 4096, BYTES = 1 << 20 };
-enum kind { IDLE, KERNEL, MEMSET, TO_DEVICE_ASYNC, TO_DEVICE, TO_HOST_ASYNC, TO_HOST };
-static const char *const names[] = {"idle", "kernel", "MemsetD8Async", "HtoDAsync", "HtoD", "DtoHAsync", "DtoH"};
+enum kind { IDLE, KERNEL, MEMSET, TO_DEVICE_ASYNC, TO_DEVICE, UNIFIED, MAPPED, TWO_ROWS, OVERLAP, TO_HOST_ASYNC, TO_HOST };
+static const char *const names[] = {"idle",        "kernel",  "MemsetD8Async",         "HtoDAsync", "HtoD", "MemcpyAsync",
+                                    "DtoDAsync", "2DAsync", "BatchAsync,overlap", "DtoHAsync", "DtoH"};
 
 struct test {
   enum kind kind;
@@ -36,6 +37,20 @@ static void act(const struct test *t) {
   case MEMSET: CHECK(cuMemsetD8Async(memory, 1, t->bytes, gpu.stream)); break;
   case TO_DEVICE_ASYNC: CHECK(cuMemcpyHtoDAsync(memory, host, t->bytes, gpu.stream)); break;
   case TO_DEVICE: CHECK(cuMemcpyHtoD(memory, host, t->bytes)); break;
+  case UNIFIED: CHECK(cuMemcpyAsync(memory, (CUdeviceptr)(uintptr_t)host, t->bytes, gpu.stream)); break;
+  case MAPPED: CHECK(cuMemcpyDtoDAsync(memory, (CUdeviceptr)(uintptr_t)host, t->bytes, gpu.stream)); break;
+  case TWO_ROWS: {
+    struct copy_2d c = {.src_type = 1, .src_host = host, .src_pitch = t->bytes / 2, .dst_type = 2, .dst_device = memory, .dst_pitch = t->bytes / 2, .width = t->bytes / 2, .height = 2};
+    CHECK(cuMemcpy2DAsync(&c, gpu.stream));
+    break;
+  }
+  case OVERLAP: {
+    CUdeviceptr to = memory, from = (CUdeviceptr)(uintptr_t)host;
+    size_t bytes = t->bytes, index = 0, failed = 0;
+    struct copy_attributes a = {.order = t->pinned ? 1 : 2, .flags = 1}; // in stream order; during the call
+    CHECK(cuMemcpyBatchAsync(&to, &from, &bytes, 1, &a, &index, 1, &failed, gpu.stream));
+    break;
+  }
   case TO_HOST_ASYNC: CHECK(cuMemcpyDtoHAsync(host, memory, t->bytes, gpu.stream)); break;
   case TO_HOST: CHECK(cuMemcpyDtoH(host, memory, t->bytes)); break;
   }
@@ -57,6 +72,25 @@ static void verify(const struct test *t) {
     CHECK(cuMemcpyDtoH(host, memory, t->bytes));
   }
   if (host[0] != expected || host[t->bytes - 1] != expected || host[t->bytes / 2] != expected) wrong++;
+}
+
+// The caller may write to pageable memory as soon as the call returns, also behind a kernel.
+static void reuse(enum kind kind, size_t bytes, int behind) {
+  struct test t = {.kind = kind, .bytes = bytes};
+  static char back[BYTES];
+  for (int i = 0; i < 300; i++) {
+    memset(pageable, i, bytes);
+    if (behind) launch(short_work);
+    act(&t);
+    memset(pageable, ~i, bytes);
+    CHECK(cuStreamSynchronize(gpu.stream));
+    CHECK(cuMemcpyDtoH(back, memory, bytes));
+    for (size_t at = 0; at < bytes; at++)
+      if (back[at] != (char)i) {
+        wrong++;
+        break;
+      }
+  }
 }
 
 static void measure(const struct test *t, unsigned count, double hz) {
@@ -92,6 +126,11 @@ static void measure(const struct test *t, unsigned count, double hz) {
 }
 
 static void measure_all(unsigned count, double hz) {
+  for (size_t bytes = 2; bytes <= 64 << 10; bytes *= 8)
+    for (int behind = 0; behind < 2; behind++) {
+      reuse(TO_DEVICE_ASYNC, bytes, behind);
+      if (cuMemcpy2DAsync) reuse(TWO_ROWS, bytes, behind);
+    }
   static const size_t sizes[] = {1 << 10, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20};
   static const struct { enum kind kind; int pinned; } ways[] = {{TO_DEVICE_ASYNC, 0}, {TO_DEVICE_ASYNC, 1}, {TO_DEVICE, 0},
                                                                 {TO_HOST_ASYNC, 0}, {TO_HOST_ASYNC, 1}, {TO_HOST, 0}};
@@ -102,6 +141,14 @@ static void measure_all(unsigned count, double hz) {
   for (unsigned way = 0; way < sizeof ways / sizeof *ways; way++)
     for (unsigned size = 0; size < sizeof sizes / sizeof *sizes; size++)
       measure(&(struct test){.kind = ways[way].kind, .pinned = ways[way].pinned, .bytes = sizes[size], .copies = 1}, count, hz);
+  // Other calls for the same copy: does one of them use a copy engine?
+  static const struct { enum kind kind; int pinned; } others[] = {{UNIFIED, 1}, {MAPPED, 1}, {TWO_ROWS, 0}, {TWO_ROWS, 1}, {OVERLAP, 0}, {OVERLAP, 1}};
+  const int has[] = {cuMemcpyAsync != NULL, cuMemcpyDtoDAsync != NULL, cuMemcpy2DAsync != NULL, cuMemcpy2DAsync != NULL, cuMemcpyBatchAsync != NULL, cuMemcpyBatchAsync != NULL};
+  for (unsigned way = 0; way < sizeof others / sizeof *others && !gpu.virtual; way++)
+    for (unsigned size = 1 << 10; size <= 16 << 10 && has[way]; size *= 4)
+      measure(&(struct test){.kind = others[way].kind, .pinned = others[way].pinned, .bytes = size, .copies = 1}, count, hz);
+  for (unsigned size = 8 << 10; size <= 24 << 10; size += 8 << 10)
+    measure(&(struct test){.kind = TO_DEVICE_ASYNC, .pinned = 1, .bytes = size, .copies = 1}, count, hz);
   // Two copies one after the other: does the GPU switch once or twice?
   for (int memory_kind = 0; memory_kind < 2; memory_kind++)
     for (unsigned size = 4 << 10; size <= 64 << 10; size *= 16) {
