@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control/client"
+	"xsched/internal/state"
 	"xsched/test/proc"
 )
 
@@ -296,6 +297,16 @@ func (d *daemon) renew() {
 	if !d.w.eventually(5*time.Second, gone) {
 		_ = cmd.Process.Kill()
 		d.w.eventually(10*time.Second, gone)
+	}
+}
+
+// forgetState removes the state file under a daemon of the other release, which knows none: what it
+// resumes would be suspended again by the next daemon of this release.
+func (d *daemon) forgetState() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.isOld && d.cmd != nil {
+		_ = os.Remove(filepath.Join(d.w.dir, state.FileName))
 	}
 }
 

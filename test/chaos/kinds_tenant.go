@@ -142,6 +142,7 @@ func suspend(w *world, f Fault) error {
 	// state: then the program must have joined before the resume counts. One without the shim does not join,
 	// and the world attaches none that is excused.
 	if !w.eventually(10*time.Second, func() bool {
+		w.daemon.forgetState()
 		_, _ = call(time.Second, func(ctx context.Context) (control.ProcessReply, error) { return w.daemon.client.Resume(ctx, t.pid()) })
 		list, err := call(time.Second, w.daemon.client.List)
 		if err != nil {
