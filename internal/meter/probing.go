@@ -136,9 +136,11 @@ func (t GuessTimes) turns() time.Duration {
 // mayProbe reports whether a probing turn may begin, and pays for it.
 func (t GuessTimes) mayProbe(now model.Time) bool { return t.probing == nil || t.probing.take(now, t) }
 
-// charge pays for a probing turn that took longer than planned. Its end waits for an observation.
+// charge pays for a probing turn that took longer than planned: its end waits for an observation. After a
+// turn in which the daemon was stopped, the account owes no more than it repays within one pause: nobody
+// was suspended for that turn.
 func (t GuessTimes) charge(took time.Duration) {
-	if t.probing != nil {
-		t.probing.spent += max(0, took-t.probe)
+	if p := t.probing; p != nil {
+		p.spent = min(p.spent+max(0, took-t.probe), max(t.pause, t.turns())/probeShare)
 	}
 }

@@ -131,6 +131,38 @@ func TestAttachesCostOthersLittle(t *testing.T) {
 	}
 }
 
+// A daemon that was stopped during a probing turn gives the program its next turn within the longest pause,
+// as any other: after 800 ms the account owed 15 s before.
+func TestStoppedDaemonIsChargedToNobody(t *testing.T) {
+	const bound = 2 * time.Second
+	times := NewGuessTimes(time.Second, bound)
+	for _, stopped := range []time.Duration{0, 800 * time.Millisecond, time.Minute} {
+		for _, how := range []string{"observed", "ended"} {
+			var all Estimates
+			process := ProcessID{PID: 1, Start: 1}
+			g, account := all.Begin(0, "1000", process, 1, true, times)
+			paid := times.PaidBy(account)
+			now := model.Time(stopped + probeTime)
+			if how == "observed" {
+				g.Observe(now, false, Standing{}, paid)
+			} else { // by a detach and another attach
+				account.End(now, process, g, times)
+				g, account = all.Begin(now, "1000", process, 1, true, times)
+				paid = times.PaidBy(account)
+			}
+			g.Stop(now, false, paid)
+			ended := now
+			for !g.Busy() && now.Sub(ended) < time.Hour {
+				now = now.Add(10 * time.Millisecond)
+				g.Observe(now, false, Standing{}, paid)
+			}
+			if wait := now.Sub(ended); wait > bound {
+				t.Errorf("stopped for %v, %s: the next probing turn begins after %v, want at most %v", stopped, how, wait, bound)
+			}
+		}
+	}
+}
+
 // A hundred programs of one account get a probing turn each in turn.
 func TestProbesOfManyProgramsTakeTurns(t *testing.T) {
 	const programs = 100
