@@ -200,7 +200,8 @@ func (v vdso) replace(pid int, at int64, pause func() (func(), error)) error {
 	return nil
 }
 
-// allStopped waits until every thread of a process is stopped, and checks where each one is.
+// allStopped waits until every thread of a process is stopped, by the signal or by a debugger, and checks
+// where each one is.
 func allStopped(pid int, allowed func(pc int64) bool) bool {
 	folder := "/proc/" + strconv.Itoa(pid) + "/task"
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(200 * time.Microsecond) {
@@ -212,7 +213,7 @@ func allStopped(pid int, allowed func(pc int64) bool) bool {
 		for _, t := range threads {
 			stat, err := os.ReadFile(folder + "/" + t.Name() + "/stat")
 			_, rest, _ := strings.Cut(string(stat), ") ")
-			if err == nil && !strings.HasPrefix(rest, "T") && !strings.HasPrefix(rest, "Z") {
+			if err == nil && !strings.ContainsAny(rest[:min(1, len(rest))], "TtZ") {
 				still = false
 			}
 		}
