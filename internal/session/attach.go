@@ -75,12 +75,12 @@ func (srv *Server) replaceAttached(pid int) (held bool) {
 		if s.PID != pid || !s.Attached {
 			continue
 		}
-		held, _ = srv.loop.Held(srv.ctx, s.client)
 		s.end(false, "the process has joined by itself")
 		select {
 		case <-s.closed:
 		case <-time.After(replaceTime): // newSession refuses; the shim tries again
 		}
+		held, _ = srv.loop.Held(srv.ctx, s.client) // not before: until the end it may be suspended or resumed
 	}
 	return held
 }

@@ -50,6 +50,35 @@ func attachFake(t *testing.T, h *sessiontest.Fixture) (hw *sessiontest.Hardware,
 	return hw, hang, ended
 }
 
+// What root orders while a program that was attached joins by itself counts for its new session. The
+// campaign found a program that ran on although it was suspended by hand.
+func TestOrdersDuringJoin(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		ending := make(chan struct{}, 2)
+		h := sessiontest.Start(t, func(c *sessiontest.Config) {
+			c.Session.Ended = func(loop.Identity, string) { ending <- struct{}{} }
+		})
+		_, hang, _ := attachFake(t, h)
+		if err := h.SetHeld(t.Context(), os.Getpid(), !held); err != nil {
+			t.Fatal(err)
+		}
+		ordered := make(chan error, 1)
+		go func() {
+			<-ending
+			ordered <- h.SetHeld(context.Background(), os.Getpid(), held)
+			close(hang)
+		}()
+		h.Client(t, 0, wire.LevelBlock)
+		if err := <-ordered; err != nil {
+			t.Fatal(err)
+		}
+		all, err := h.Clients(t.Context())
+		if err != nil || len(all) != 1 || all[0].Attached || all[0].Held != held {
+			t.Errorf("held %v: %v, %+v", held, err, all)
+		}
+	}
+}
+
 // A suspension that completes after the end of the session is undone. Until then the files stay open
 // and Detach does not report success.
 func TestLateSuspensionIsUndone(t *testing.T) {
