@@ -286,6 +286,36 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// Of two requests at the same time, the file keeps what is in force.
+func TestKeptOfConcurrentRequests(t *testing.T) {
+	w := newWorld(t)
+	file := filepath.Join(w.dir, "state.json")
+	w.serve(t, func(o *daemon.Options) { o.KeepFile = file })
+	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "the program is known", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 1 })
+	for round := range 50 {
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				if i%2 == 0 {
+					_, _ = w.ctl.Suspend(ctx, app.Process.Pid)
+				} else {
+					_, _ = w.ctl.Resume(ctx, app.Process.Pid)
+				}
+			})
+		}
+		all.Wait()
+		l, err := w.ctl.List(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved, err := os.ReadFile(file)
+		if held := strings.Contains(string(saved), `"held": true`); err != nil || held != l.Processes[0].Held {
+			t.Fatalf("round %d: held %v, kept %v, %v", round, l.Processes[0].Held, held, err)
+		}
+	}
+}
+
 // TestUnwritableState: one warning, and everything else works.
 func TestUnwritableState(t *testing.T) {
 	w, log := newWorld(t), &lines{}

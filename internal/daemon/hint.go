@@ -46,7 +46,7 @@ func (p *processes) Hint(ctx context.Context, c control.Caller, r control.HintRe
 		return control.HintReply{}, p.hintError(&s, r, err)
 	}
 	if r.Queue == nil && !change.Empty() {
-		p.keepProcess(ctx, c, s)
+		p.keepProcess(ctx, c, s.PID)
 	}
 	if r.Level != nil {
 		if err := p.settle(ctx, s.PID, *r.Level); err != nil {

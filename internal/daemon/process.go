@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"xsched/internal/control"
 	"xsched/internal/driver"
@@ -63,7 +64,7 @@ func (p *processes) hold(ctx context.Context, c control.Caller, s loop.ClientVie
 	if err := unavailable(err); err != nil {
 		return control.ProcessReply{}, typed(err)
 	}
-	p.keepProcess(ctx, c, s)
+	p.keepProcess(ctx, c, s.PID)
 	out := reply(c, s, message)
 	out.Held = held
 	if held && len(s.Queues) == 0 {
@@ -84,14 +85,19 @@ func reply(c control.Caller, s loop.ClientView, message string) control.ProcessR
 	return out
 }
 
-// keepProcess remembers what is set for a process.
-func (p *processes) keepProcess(ctx context.Context, c control.Caller, s loop.ClientView) {
-	kept, err := p.access.loop.Kept(ctx, s.PID)
-	if err != nil {
-		return // it has ended
-	}
+// keepProcess remembers what is set for a process. It reads again afterwards: of two requests at the same
+// time, the one with the older reading may be the last one to write.
+func (p *processes) keepProcess(ctx context.Context, c control.Caller, pid int) {
 	operator := p.access.owner(c, "") == nil
-	if p.keeper.Keep(s.Identity, kept, s.Attached, operator); operator {
+	who, kept, err := p.access.loop.Kept(ctx, pid)
+	for err == nil { // until the process has ended, or nobody has changed it meanwhile
+		p.keeper.Keep(who, kept, who.Attached, operator)
+		was := kept
+		if who, kept, err = p.access.loop.Kept(ctx, pid); reflect.DeepEqual(was, kept) {
+			break
+		}
+	}
+	if operator {
 		p.keeper.Flush(ctx) // others do not make the disk work at their pace
 	}
 }

@@ -338,14 +338,13 @@ func (l *Loop) Settle(ctx context.Context, pid int) error {
 }
 
 // Kept returns what control clients have set for a process.
-func (l *Loop) Kept(ctx context.Context, pid int) (Kept, error) {
-	var out Kept
-	err := l.edit(ctx, pid, func(c *Client) error {
-		out = c.hints.Kept()
-		out.Held = c.hold.byHand
+func (l *Loop) Kept(ctx context.Context, pid int) (who Identity, kept Kept, err error) {
+	err = l.edit(ctx, pid, func(c *Client) error {
+		who, kept = c.Identity, c.hints.Kept()
+		kept.Held = c.hold.byHand
 		return nil
 	})
-	return out, err
+	return who, kept, err
 }
 
 // Identities returns the clients that have joined.

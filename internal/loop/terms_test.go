@@ -132,7 +132,7 @@ func TestGrantOfARuleEnds(t *testing.T) {
 	if _, err := h.SetQueueHint(t.Context(), who.PID, 0, true, own, func(*model.Hint) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if kept, err := h.Kept(t.Context(), who.PID); err != nil || kept.Granted > 2 {
+	if _, kept, err := h.Kept(t.Context(), who.PID); err != nil || kept.Granted > 2 {
 		t.Errorf("kept grant %d, %v", kept.Granted, err)
 	}
 	limits := loop.Limits{Others: loop.Limit{Priority: 2, Share: 40}}
@@ -185,7 +185,7 @@ func TestKeptHints(t *testing.T) {
 		v := h.Only(t)
 		return v.Hint.Priority == -4 && v.Hint.Utilization == 20
 	})
-	kept, err := h.Kept(t.Context(), h.Only(t).PID)
+	_, kept, err := h.Kept(t.Context(), h.Only(t).PID)
 	if err != nil || !kept.Held || kept.Ceiling == nil || *kept.Ceiling != -4 || !kept.Pinned.Has("utilization") || kept.Set.Has("priority") {
 		t.Errorf("%+v, %v", kept, err)
 	}
