@@ -200,10 +200,17 @@ func start() (*keeper, error) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "quarantine")
 	defer func() { _ = theirs.Close() }()
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		_ = unix.Close(pair[0])
+		return nil, fmt.Errorf("start quarantine: %w", err)
+	}
+	daemon := os.NewFile(uintptr(self), "daemon")
+	defer func() { _ = daemon.Close() }()
 	limit := unix.NsecToTimeval(answerTime.Nanoseconds())
 	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{processName}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{theirs},
+		Path: "/proc/self/exe", Args: []string{processName}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{theirs, daemon},
 		SysProcAttr: &unix.SysProcAttr{Setsid: true}, // a terminal's signals do not reach it
 	}
 	if err := cmd.Start(); err != nil {
@@ -278,6 +285,9 @@ func (k *keeper) read() {
 	for in := seqpacket.NewInbox(k.sock); ; {
 		var r reply
 		fds, err := in.Receive(&r)
+		if errors.Is(err, seqpacket.ErrNoRoom) {
+			r.Error, err = err.Error(), nil
+		}
 		if err != nil {
 			break
 		}

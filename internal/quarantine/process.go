@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,7 @@ const processName = "xsched-quarantine"
 // The process starts before main and before any test.
 func init() {
 	if os.Args[0] == processName {
-		serve(3)
+		serve(3, 4)
 		os.Exit(0) //nolint:forbidigo // this is the process's main function
 	}
 }
@@ -33,16 +34,20 @@ type process struct {
 	lanes     map[string][]func() // by account: one goroutine runs the functions in turn
 }
 
-// serve obeys the daemon until it ends. The caller then exits, which may block.
-func serve(sock int) {
+// serve obeys the daemon, of which it has a pidfd, until the daemon ends or gives this process up. The
+// caller then exits, which may block.
+func serve(sock, daemon int) {
 	p := &process{sock: sock, conns: map[uint64]int{}, listeners: map[uint64]int{}, lanes: map[string][]func(){}}
 	for in := seqpacket.NewInbox(sock); ; {
 		var r request
 		fds, err := in.Receive(&r)
-		if err != nil {
+		if err != nil && !errors.Is(err, seqpacket.ErrNoRoom) {
 			break
 		}
 		p.do(r, fds)
+	}
+	if lives(daemon) {
+		return // it goes on with its own files, and another process keeps duplicates
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,6 +58,15 @@ func serve(sock int) {
 	for _, fd := range p.conns {
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	}
+}
+
+// dyingTime is how long after the close of its files the daemon may take to end.
+const dyingTime = time.Second
+
+// lives reports whether the daemon goes on without this process.
+func lives(daemon int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(daemon), Events: unix.POLLIN}}, int(dyingTime.Milliseconds()))
+	return n == 0 && err == nil
 }
 
 // do starts one request. Whatever may block runs in the account's lane.

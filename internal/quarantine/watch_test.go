@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/seqpacket"
 )
 
 // ownProcess returns the newest quarantine process of this one.
@@ -68,4 +70,94 @@ func TestStoppedProcessLooksDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("it works again", func() bool { return age() < pingPeriod/2 })
+}
+
+// A daemon that gives its process up keeps its sockets: the process must not end them. Before, a daemon
+// that once lacked room for a descriptor could not be reached any more.
+func TestGivenUpProcessEndsNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	inner, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Listen(inner)
+	defer func() { _ = l.Close() }()
+	connect := func() (*net.UnixConn, net.Conn) {
+		t.Helper()
+		client, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		server, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = server.Close() })
+		return client, server
+	}
+	client, server := connect()
+	first, err := current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := ownProcess(t)
+	first.end()
+	for end := time.Now().Add(10 * time.Second); unix.Kill(pid, 0) == nil; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the process does not end")
+		}
+	}
+	if _, err := server.Write([]byte("a")); err != nil {
+		t.Errorf("a connection has ended: %v", err)
+	}
+	b := make([]byte, 1)
+	if n, err := client.Read(b); n != 1 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	connect()
+}
+
+// A reply whose descriptor finds no room fails alone.
+func TestNoRoomForADescriptor(t *testing.T) {
+	k, err := current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(self) }()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error {
+		fds, err := k.ask(request{Op: opCopy, FD: int(null.Fd()), Account: t.Name(), Want: Want{Device: unix.Mkdev(1, 3)}}, []int{self})
+		seqpacket.CloseAll(fds)
+		return err
+	}
+	none := unix.Rlimit{Cur: 1, Max: was.Max}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &none, nil); err != nil {
+		t.Fatal(err)
+	}
+	err = ask()
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "no room") {
+		t.Errorf("without room: %v", err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	if now, err := current(); err != nil || now != k {
+		t.Errorf("the process was replaced (%v)", err)
+	}
 }

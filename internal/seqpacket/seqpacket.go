@@ -21,6 +21,10 @@ const (
 // ErrClosed reports that the peer closed the connection.
 var ErrClosed = errors.New("the peer closed the connection")
 
+// ErrNoRoom reports that this process could not take the descriptors of a message, because it has too many.
+// The message is decoded, and the connection can go on.
+var ErrNoRoom = errors.New("no room for the descriptors of a message")
+
 // Rights returns the descriptors of a control message, which the caller owns.
 func Rights(oob []byte) []int {
 	msgs, err := unix.ParseSocketControlMessage(oob)
@@ -92,13 +96,17 @@ func (i *Inbox) Receive(v any) ([]int, error) {
 			return nil, ErrClosed
 		}
 		fds := Rights(i.oob[:oobn])
-		if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		if flags&unix.MSG_TRUNC != 0 {
 			CloseAll(fds)
 			return nil, errors.New("receive message: too long")
 		}
 		if err := json.Unmarshal(i.buf[:n], v); err != nil {
 			CloseAll(fds)
 			return nil, fmt.Errorf("decode message: %w", err)
+		}
+		if flags&unix.MSG_CTRUNC != 0 {
+			CloseAll(fds)
+			return nil, ErrNoRoom
 		}
 		return fds, nil
 	}
