@@ -299,6 +299,26 @@ func TestStartErrors(t *testing.T) {
 	wantError(t, err, control.ErrInvalid, "nope")
 }
 
+// A daemon whose engine loop has ended schedules nothing, and must not stay.
+func TestEndOfTheLoopEndsTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	select {
+	case <-w.daemon.Failed():
+		t.Fatal("the daemon failed before")
+	default:
+	}
+	w.daemon.StopLoop()
+	select {
+	case <-w.daemon.Failed():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the daemon goes on without its engine loop")
+	}
+	if err := w.daemon.Failure(); err == nil || !strings.Contains(err.Error(), "engine loop") {
+		t.Errorf("%v", err)
+	}
+}
+
 // Without a driver every level above 1 is refused with the reason.
 func TestNoDriver(t *testing.T) {
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -40,6 +41,7 @@ type Keeper struct {
 	changed   uint64                     // number of the last change
 	saved     uint64                     // number of the last change in the file, or that failed
 	failed    bool                       // the last write; a further failure is not logged
+	held      []state.Process            // those that the file suspends
 
 	wake  chan struct{}
 	hurry chan struct{} // an operator waits for the file
@@ -93,6 +95,7 @@ func Open(path string, log *slog.Logger) *Keeper {
 		log.Warn("grants of the previous daemon are lost until their sources send them again", "err", err)
 	}
 	k.grants = granted.Sources
+	k.held = heldIn(&data)
 	for key, s := range data.Settings {
 		k.settings[key] = Setting{s, control.SourceState}
 	}
@@ -201,7 +204,7 @@ func (k *Keeper) Save() {
 	slices.SortFunc(data.Processes, func(a, b state.Process) int { return a.PID - b.PID })
 	var err error
 	if k.path != "" {
-		err = k.write(data)
+		err = k.replace(&data)
 		if granted {
 			err = errors.Join(err, state.SaveGrants(state.GrantsFile(k.path), state.Grants{Sources: grants}))
 		}
@@ -222,6 +225,38 @@ func (k *Keeper) Save() {
 	k.failed = err != nil
 	close(k.done)
 	k.done = make(chan struct{})
+}
+
+// replace writes the file. If that fails, as on a full disk, and the file suspends a program that has been
+// resumed, the file goes: the next daemon would stop that program again.
+func (k *Keeper) replace(data *state.Data) error {
+	held := heldIn(data)
+	err := k.write(*data)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		k.held = held
+		return nil
+	}
+	for _, was := range k.held {
+		if !slices.ContainsFunc(held, func(p state.Process) bool { return p.PID == was.PID && p.Start == was.Start }) {
+			if os.Remove(k.path) == nil {
+				k.held = nil
+			}
+			break
+		}
+	}
+	return err
+}
+
+// heldIn returns the processes that a file with this content suspends.
+func heldIn(data *state.Data) (held []state.Process) {
+	for i := range data.Processes {
+		if data.Processes[i].Held {
+			held = append(held, data.Processes[i])
+		}
+	}
+	return held
 }
 
 // touch requests a write. The caller holds the lock.

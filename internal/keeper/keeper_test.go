@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -48,6 +50,42 @@ func TestKeeperForgetsTheEnded(t *testing.T) {
 	k.Save()
 	if _, ok := k.processes[os.Getpid()]; !ok || len(k.processes) != 1 {
 		t.Errorf("%+v", k.processes)
+	}
+}
+
+// A program that root has resumed is not suspended again by the next daemon, although the disk was full. One
+// that is still suspended stays in the file.
+func TestKeeperForgetsResumedProgramsOnAFullDisk(t *testing.T) {
+	start, err := identity.Started(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}
+	path := filepath.Join(t.TempDir(), "state.json")
+	full := false
+	open := func() *Keeper {
+		k := Open(path, slog.New(slog.DiscardHandler))
+		k.write = func(d state.Data) error {
+			if full {
+				return unix.ENOSPC
+			}
+			return state.Save(path, d)
+		}
+		return k
+	}
+	k := open()
+	k.Keep(who, loop.Kept{Held: true}, false, true)
+	k.Save()
+	full = true
+	k.Set("policy", "FIFO", "default HPF")
+	k.Save()
+	if k = open(); !k.Kept(who).Held {
+		t.Error("a suspended program is forgotten")
+	}
+	k.Keep(who, loop.Kept{}, false, true)
+	k.Save()
+	if open().Kept(who).Held {
+		t.Error("a resumed program will be suspended again")
 	}
 }
 

@@ -135,6 +135,8 @@ func (w *world) ranHeld(t *tenant, h health, count int) (ran int, from int64) {
 	at := now()
 	disturbed := h.native || h.old || h.mode == "off" || h.ready == 0 || at-h.settled < int64(heldSettle) ||
 		w.ledger.recent(time.Second, "device-hang", "device-refuses", "daemon-files", "daemon-memory")
+	// A debugger that is killed frees its program until another one has it. Without a shim, level 1 has no effect.
+	disturbed = disturbed || t.bare && (strings.HasPrefix(h.mode, "level") || w.ledger.recent(time.Second, "guardian-kill", "both-kill"))
 	// On a starved machine heartbeats are late, and programs rightly run by themselves.
 	disturbed = disturbed || w.stalls.in(at-int64(heldSettle), at) > heldSettle/10
 	if !t.held || disturbed || h.ready > t.heldAt {
