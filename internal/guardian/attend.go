@@ -118,14 +118,14 @@ func (c *Client) attend() {
 }
 
 // check asks the guardian in use, and the service, which may be another one. A guardian that does not
-// answer is replaced.
+// answer is replaced, and so is one whose end nobody noticed.
 func (c *Client) check() (there, works bool) {
 	works = true
 	c.lock()
 	if l := c.link; l != nil && !c.closed {
 		late, err := l.health()
 		there, works = true, err == nil && len(late) == 0
-		if errors.Is(err, errSilent) {
+		if err != nil {
 			c.forsake(l)
 		}
 	}

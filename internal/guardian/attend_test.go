@@ -101,3 +101,45 @@ func TestFrozenGuardianLooksDead(t *testing.T) {
 	frozenService(t, dir, 4)
 	until(t, "the frozen service does not look dead", func() bool { return m.States()[0].Late() })
 }
+
+// A guardian whose end nobody noticed is replaced. Before, a daemon that had no descriptor left to watch its
+// guardian could attach to nothing after that one's end.
+func TestUnnoticedEndOfAGuardian(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	serve := func() (stop func()) {
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() {
+			ended <- Serve(ctx, ServiceOptions{
+				Dir: dir, Drivers: []driver.Driver{&fakeDriver{calls: map[uint64]int{}}}, Version: "1",
+				Log: slog.New(slog.DiscardHandler), Ready: func() { close(ready) }, Health: &health.Monitor{},
+			})
+		}()
+		<-ready
+		return func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	stop := serve()
+	c := NewClient(Options{Command: []string{"/none"}, Place: driver.Place{Dir: dir}, Version: "1", Log: slog.New(slog.DiscardHandler)})
+	defer c.Close()
+	unwatched, err := c.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.lock()
+	c.link = unwatched
+	c.unlock()
+	stop()
+	defer serve()()
+	until(t, "the dead guardian stays in use", func() bool {
+		c.lock()
+		defer c.unlock()
+		return c.link != unwatched
+	})
+	keep(t, c)
+}

@@ -253,6 +253,9 @@ func (w *world) quiet(first bool) {
 		for _, t := range w.tenants {
 			if p := find(list, t.pid()); p == nil || len(p.Queues) == 0 {
 				missing += " " + t.role
+				if err := w.attached.Load(); t.bare && err != nil {
+					missing += fmt.Sprintf(" (attach: %v)", *err)
+				}
 			}
 		}
 		return missing == ""

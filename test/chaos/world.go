@@ -57,6 +57,7 @@ type world struct {
 	tenants  []*tenant
 	log      proc.Tail // of the device
 
+	attached atomic.Pointer[error] // result of the last attach
 	closing  atomic.Bool
 	watching chan struct{}
 	tending  chan struct{}
@@ -280,9 +281,10 @@ func (w *world) tend() {
 				continue
 			}
 			priority := int32(t.priority)
-			_, _ = call(3*time.Second, func(ctx context.Context) (control.ProcessReply, error) {
+			_, err := call(3*time.Second, func(ctx context.Context) (control.ProcessReply, error) {
 				return w.daemon.client.AttachWith(ctx, control.ProcessRequest{PID: t.pid(), Priority: &priority})
 			})
+			w.attached.Store(&err)
 		}
 	}
 }
