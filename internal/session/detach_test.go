@@ -4,7 +4,9 @@ package session_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -76,4 +78,28 @@ func TestJoinReplacesAttachment(t *testing.T) {
 	if _, err := h.Attach(ctx, who, model.HintChange{}, hw, again); err == nil {
 		t.Error("attached to a process that has joined")
 	}
+}
+
+// A session whose process can't be watched does not begin, and leaves no descriptor open.
+func TestUnwatchedSessionLeaksNothing(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	file, err := os.Create(filepath.Join(t.TempDir(), "no pidfd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hw := sessiontest.Attached{Hardware: &sessiontest.Hardware{}, Ended: func(bool) {}}
+	who := loop.Identity{PID: os.Getpid(), User: identity.OnHost(os.Getuid())}
+	if _, err := h.Attach(t.Context(), who, model.HintChange{}, hw, fd); err == nil {
+		t.Error("attached to a process that nobody watches")
+	}
+	sessiontest.Await(t, "the descriptor is closed", func() bool {
+		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		return name != file.Name()
+	})
+	sessiontest.Await(t, "no session is left", func() bool { return h.Server.Stats().Sessions == 0 })
 }
