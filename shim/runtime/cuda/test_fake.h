@@ -94,9 +94,10 @@ extern uint64_t
 bool fake_is_held(CUstream stream);
 /* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
 extern bool fake_eager;
-extern bool fake_refuses;            /* copies from the host fail */
-extern bool fake_refuses_rows;       /* those of several rows */
-extern uint32_t fake_rows, fake_uploads; /* atomic: small copies to the device, by rows and in one piece */
+extern bool fake_refuses;      /* copies from the host fail */
+extern bool fake_refuses_rows; /* those of several rows */
+extern uint32_t fake_rows,
+    fake_uploads; /* atomic: small copies to the device, by rows and in one piece */
 #define FAKE_PINNED ((void *)0x7000) /* the driver knows this host memory */
 
 static inline CUresult launch(CUstream stream) {

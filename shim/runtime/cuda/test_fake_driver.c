@@ -171,7 +171,8 @@ static CUresult fake_2d_async(const CUDA_MEMCPY2D_v2 *copy, CUstream stream) {
   if (copy->to.type == XSI_CU_MEMORY_DEVICE) {
     if (fake_refuses_rows) return XSI_CU_INVALID_VALUE;
     __atomic_fetch_add(&fake_rows, 1, __ATOMIC_RELAXED);
-    for (size_t row = 0; copy->to.device && row < copy->height; row++) // device memory is the host's
+    for (size_t row = 0; copy->to.device && row < copy->height;
+         row++) // device memory is the host's
       memcpy((char *)(uintptr_t)copy->to.device + row * copy->to_pitch,
              (const char *)copy->source.host + row * copy->source_pitch, copy->width);
     return submit(stream);

@@ -29,7 +29,7 @@ static CUDA_MEMCPY2D_v2 as_rows(CUdeviceptr_v2 to, const void *from, size_t byte
 }
 
 // A driver that refuses the rows gets the program's own call, whose result counts.
-#define UPLOAD(symbol, rows, explicit_stream)                                                       \
+#define UPLOAD(symbol, rows, explicit_stream)                                                      \
   CUresult symbol(CUdeviceptr_v2 to, const void *from, size_t bytes, CUstream stream) {            \
     XSI_CU_REAL(symbol);                                                                           \
     struct xsi_call call = xsi_begin_copy(&xsi_cu_account, (uintptr_t)explicit_stream(stream));    \
