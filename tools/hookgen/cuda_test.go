@@ -20,6 +20,7 @@ var cudaKinds = []struct {
 	{`^cuLaunchHostFunc|^cuStreamAddCallback|^cuGraphUpload`, "work"},
 	{`^cuLaunch|^cuGraphLaunch`, "launch hand"},
 	{`^cuMem(setD\w+Async|cpyDtoDAsync)`, "inside"},
+	{`^cuMemcpyHtoDAsync_v2`, "hand"}, // small ones: shim/runtime/cuda/upload.c
 	{`^cuMem(cpy|set|Prefetch|Discard|BatchDecompress)`, "copy"},
 	{`WaitValue|BatchMemOp|WaitExternalSemaphores`, "await"},
 	{`^cuMem(Alloc|AllocFromPool|Free)Async|^cuMemFree_v2$|^cu\w*ArrayDestroy$`, "hand"}, // memory
