@@ -41,7 +41,7 @@ type Keeper struct {
 	changed   uint64                     // number of the last change
 	saved     uint64                     // number of the last change in the file, or that failed
 	failed    bool                       // the last write; a further failure is not logged
-	held      []state.Process            // those that the file suspends
+	held      []state.Process            // processes that the file suspends; used by Save only, without the lock
 
 	wake  chan struct{}
 	hurry chan struct{} // an operator waits for the file
@@ -232,8 +232,6 @@ func (k *Keeper) Save() {
 func (k *Keeper) replace(data *state.Data) error {
 	held := heldIn(data)
 	err := k.write(*data)
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if err == nil {
 		k.held = held
 		return nil
