@@ -101,6 +101,36 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestTable: a saved report gives a table with one line for each attack.
+func TestTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attacks.json")
+	r := Report{Rows: []Row{
+		{Attack: "one", Platform: "nvidia", P99MS: Triple{Alone: 0.5, Attacked: 0.6}, P99: Ratio{1.2, 0.9, 1.5}, ProbesMS: map[string]float64{"list": 70, "join": 9}},
+		{Attack: "two", Platform: "amd", Broken: []string{"writes"}},
+		{Attack: "three", Platform: "amd", Skipped: "no /dev/fuse"},
+	}}
+	if err := r.save(path); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := printTable(&b, path); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	if len(lines) != 5 || !strings.Contains(lines[2], "| 0.50 > 0.60 | 1.20 (0.90-1.50) |") || !strings.Contains(lines[2], "| 70 |") ||
+		!strings.Contains(lines[3], "BROKEN") || !strings.Contains(lines[4], "skipped: no /dev/fuse") {
+		t.Error(b.String())
+	}
+	for _, line := range lines {
+		if strings.Count(line, "|") != strings.Count(lines[0], "|") {
+			t.Error("columns of", line)
+		}
+	}
+	if err := printTable(&b, path+"x"); err == nil {
+		t.Error("a missing file gave a table")
+	}
+}
+
 // TestAttacks: every attack has a name of its own, an actor and a place, and the threat model lists it.
 func TestAttacks(t *testing.T) {
 	text, err := os.ReadFile("../../docs/threat-model.md")

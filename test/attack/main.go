@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -79,6 +80,7 @@ type settings struct {
 	block   time.Duration
 	short   bool // without controls and restarts, where the attack does not need them
 	verbose bool
+	out     string
 }
 
 func run(args []string) error {
@@ -91,7 +93,9 @@ func run(args []string) error {
 	only := f.String("only", "", "names or ids of attacks, separated by commas; empty: all")
 	short := f.Bool("short", false, "one round of short blocks, for tests on a busy machine: jobs may take twice the time, the daemon a core; the P99 is not judged")
 	list := f.Bool("list", false, "list the attacks")
+	table := f.String("table", "", "print the figures of such a file as the table of docs/results/attacks.md")
 	asJSON := f.Bool("json", false, "print JSON")
+	f.StringVar(&s.out, "out", "", "write the figures as JSON to this file, after each attack")
 	f.IntVar(&s.rounds, "rounds", 3, "rounds of each attack")
 	f.DurationVar(&s.block, "block", 600*time.Millisecond, "length of a block")
 	f.BoolVar(&s.verbose, "v", false, "print progress to standard error")
@@ -107,6 +111,9 @@ func run(args []string) error {
 			fmt.Printf("%-18s %-4s %s\n", a.name, a.id, a.what)
 		}
 		return nil
+	}
+	if *table != "" {
+		return printTable(os.Stdout, *table)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("the bench starts programs of several users; run it as root")
@@ -132,7 +139,7 @@ func run(args []string) error {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	r := Report{Version: versionOf(*binary), Bounds: bounds}
+	r := Report{Version: versionOf(*binary), CPUs: runtime.NumCPU(), Bounds: bounds, begin: time.Now()}
 	if err := r.run(*platform, folder, limits, selected, s); err != nil {
 		return err
 	}
@@ -153,7 +160,6 @@ func (r *Report) run(platform, folder string, limits unitLimits, selected []atta
 	host() // measures from now on
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
-	begin := time.Now()
 	for _, p := range virtual.All() {
 		if platform != "" && platform != p.Name {
 			continue
@@ -162,7 +168,6 @@ func (r *Report) run(platform, folder string, limits unitLimits, selected []atta
 			return err
 		}
 	}
-	r.Seconds = time.Since(begin).Seconds()
 	if len(r.Rows) == 0 {
 		return errors.New("no attack was selected; see --list")
 	}
@@ -219,6 +224,10 @@ func runOn(p virtual.Platform, folder string, limits unitLimits, selected []atta
 			return fmt.Errorf("%s on %s: %w", a.name, p.Name, err)
 		}
 		r.Rows = append(r.Rows, row)
+		r.Seconds = time.Since(r.begin).Seconds()
+		if err := r.save(s.out); err != nil {
+			return err
+		}
 		if s.verbose {
 			fmt.Fprintln(os.Stderr, row.line())
 			for _, text := range row.Broken {

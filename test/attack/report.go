@@ -5,10 +5,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
+
+	"xsched/internal/atomicfile"
 )
 
 // Bounds are what an attack may cost others.
@@ -183,9 +187,12 @@ func probeNames() []string { return []string{"healthz", "list", "suspend", "resu
 // Report is the result of a run.
 type Report struct {
 	Version string  `json:"version"`
+	CPUs    int     `json:"cpus"`
 	Seconds float64 `json:"seconds"`
 	Bounds  Bounds  `json:"bounds"`
 	Rows    []Row   `json:"attacks"`
+
+	begin time.Time
 }
 
 // Broken counts the attacks that broke a bound.
@@ -200,24 +207,31 @@ func (r *Report) Broken() (n int) {
 
 const header = "attack             on      P99 ms alone>attacked  ratio (95 %)        /ctl   job  /ctl  job2  /ctl   CPU %      MB        files   dec/s        probe ms  TERM ms  recover ms  held  verdict"
 
+func (r *Row) verdict() string {
+	if len(r.Broken) > 0 {
+		return "BROKEN"
+	}
+	return "holds"
+}
+
+// slowest is how long the slowest request of root took under attack, in ms.
+func (r *Row) slowest() (longest float64) {
+	for _, took := range r.ProbesMS {
+		longest = max(longest, took)
+	}
+	return longest
+}
+
 // line is a row as text.
 func (r *Row) line() string {
 	if r.Skipped != "" {
 		return fmt.Sprintf("%-18s %-7s skipped: %s", r.Attack, r.Platform, r.Skipped)
 	}
-	verdict := "holds"
-	if len(r.Broken) > 0 {
-		verdict = "BROKEN"
-	}
-	probe := 0.0
-	for _, took := range r.ProbesMS {
-		probe = max(probe, took)
-	}
 	return fmt.Sprintf("%-18s %-7s %8.2f > %-8.2f  %6.2f (%.2f-%.2f) %6.2f %5.2f %5.2f %5.2f %5.2f %4.0f>%-4.0f %4.0f>%-4.0f %5.0f>%-6.0f %4.0f>%-5.0f %8.0f %8.0f %8.0f %8d  %s",
 		r.Attack, r.Platform, r.P99MS.Alone, r.P99MS.Attacked, r.P99.Value, r.P99.Low, r.P99.High, r.P99Control.Value,
 		r.Job.Value, r.JobControl.Value, r.Second.Value, r.SecondControl.Value,
 		r.DaemonCPU.Alone, r.DaemonCPU.Attacked, r.MemoryMB.Alone, r.MemoryMB.Attacked, r.Files.Alone, r.Files.Attacked,
-		r.Decisions.Alone, r.Decisions.Attacked, probe, r.TermMS, r.RecoveryMS, r.HeldIterations, verdict)
+		r.Decisions.Alone, r.Decisions.Attacked, r.slowest(), r.TermMS, r.RecoveryMS, r.HeldIterations, r.verdict())
 }
 
 // String is the report as text.
@@ -254,9 +268,46 @@ func (r *Report) print(asJSON bool) error {
 		_, err := fmt.Print(r.String())
 		return err
 	}
-	e := json.NewEncoder(os.Stdout)
+	return r.encode(os.Stdout)
+}
+
+func (r *Report) encode(w io.Writer) error {
+	e := json.NewEncoder(w)
 	e.SetIndent("", " ")
 	return e.Encode(r)
+}
+
+// save writes what is known so far. A run that is ended early keeps it.
+func (r *Report) save(path string) error {
+	if path == "" {
+		return nil
+	}
+	return atomicfile.Write(path, 0o644, r.encode)
+}
+
+// printTable prints a saved report in Markdown.
+func printTable(w io.Writer, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var r Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	fmt.Fprintln(w, "| attack | GPU | P99 alone > attacked (ms) | over alone (95 %) | over control (95 %) | job | other job | daemon's CPU (%) | memory (MB) | request (ms) | SIGTERM (ms) | recovery (ms) | |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---:|---:|---|---|---:|---:|---:|---|")
+	for i := range r.Rows {
+		a := &r.Rows[i]
+		if a.Skipped != "" {
+			fmt.Fprintf(w, "| `%s` | %s | skipped: %s |%s\n", a.Attack, a.Platform, a.Skipped, strings.Repeat(" |", 10))
+			continue
+		}
+		fmt.Fprintf(w, "| `%s` | %s | %.2f > %.2f | %v | %v | %.2f | %.2f | %.0f > %.0f | %.0f > %.0f | %.0f | %.0f | %.0f | %s |\n",
+			a.Attack, a.Platform, a.P99MS.Alone, a.P99MS.Attacked, a.P99, a.P99Control, a.JobControl.Value, a.SecondControl.Value,
+			a.DaemonCPU.Alone, a.DaemonCPU.Attacked, a.MemoryMB.Alone, a.MemoryMB.Attacked, a.slowest(), a.TermMS, a.RecoveryMS, a.verdict())
+	}
+	return nil
 }
 
 func versionOf(binary string) string {

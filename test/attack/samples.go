@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -93,6 +94,8 @@ type Ratio struct {
 	Low   float64 `json:"low"`
 	High  float64 `json:"high"`
 }
+
+func (r Ratio) String() string { return fmt.Sprintf("%.2f (%.2f-%.2f)", r.Value, r.Low, r.High) }
 
 // worst replaces an infinite ratio, which JSON can't hold: the program made no progress at all.
 const worst = 1000
