@@ -19,6 +19,7 @@ var shimLayers = [][]string{
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint", "memory"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
 	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_table", "work_watch"},
+	{"move"},
 }
 
 // shimFolders orders the folders of libxsched.so. A folder includes itself and those before it; drivers

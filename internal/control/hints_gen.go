@@ -28,6 +28,7 @@ type HintRequest struct {
 	Gang             *string  `json:"gang,omitempty"`
 	PerQueue         *bool    `json:"per_queue,omitempty"`
 	Memory           *int64   `json:"memory,omitempty"`
+	Movable          *bool    `json:"movable,omitempty"`
 }
 
 // Hints holds all hints of a process or of a queue.
@@ -49,4 +50,5 @@ type Hints struct {
 	Gang             string  `json:"gang"`
 	PerQueue         bool    `json:"per_queue"`
 	Memory           int64   `json:"memory"`
+	Movable          bool    `json:"movable"`
 }

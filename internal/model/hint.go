@@ -53,6 +53,8 @@ type Hint struct {
 
 	// Memory is a quota: an allocation beyond it fails as on a full device.
 	Memory Bytes `hint:"memory" flag:"memory" env:"XSCHED_MEMORY" bit:"13 MEMORY" range:"1048576..1125899906842624" zero:"no quota" scope:"process" api:"no" help:"memory that the program may allocate on each GPU"`
+	// Movable holds for what is allocated afterwards.
+	Movable bool `hint:"movable" flag:"movable" env:"XSCHED_MOVABLE" bit:"14 MOVABLE" scope:"process" api:"no" help:"the program's GPU memory can be moved to host memory and back"`
 
 	// Nice is the CPU nice value of the process. The daemon reads it from the system.
 	Nice int

@@ -22,7 +22,8 @@ const (
 	MemoryOffset      = 200704             // XSW_MEMORY_OFFSET
 	MemoryNoQuota     = 0x7fffffffffffffff // XSW_MEMORY_NO_QUOTA
 	MemoryDevices     = 16                 // XSW_MEMORY_DEVICES
-	PageBytes         = 204800             // XSW_PAGE_BYTES
+	MemoryFixed       = 8                  // XSW_MEMORY_FIXED
+	PageBytes         = 208896             // XSW_PAGE_BYTES
 	PageBytes4        = 135168             // XSW_PAGE_BYTES_4
 	FrameMaxBytes     = 4096               // XSW_FRAME_MAX_BYTES
 	FrameMaxFDs       = 2                  // XSW_FRAME_MAX_FDS
@@ -70,6 +71,52 @@ const (
 	TellLaunch   uint32 = 4 // XSW_TELL_LAUNCH
 )
 
+// Values of enum xsw_residency.
+const (
+	Resident  uint32 = 0 // XSW_RESIDENT
+	Draining  uint32 = 1 // XSW_DRAINING
+	Leaving   uint32 = 2 // XSW_LEAVING
+	Away      uint32 = 3 // XSW_AWAY
+	Returning uint32 = 4 // XSW_RETURNING
+)
+
+// Values of enum xsw_move_result.
+const (
+	MoveDone      uint32 = 0 // XSW_MOVE_DONE
+	MoveBusy      uint32 = 1 // XSW_MOVE_BUSY
+	MoveCapturing uint32 = 2 // XSW_MOVE_CAPTURING
+	MoveHostFull  uint32 = 3 // XSW_MOVE_HOST_FULL
+	MoveNoRoom    uint32 = 4 // XSW_MOVE_NO_ROOM
+	MoveFailed    uint32 = 5 // XSW_MOVE_FAILED
+	MoveNothing   uint32 = 6 // XSW_MOVE_NOTHING
+	MoveRefused   uint32 = 7 // XSW_MOVE_REFUSED
+)
+
+// Values of enum xsw_fixed.
+const (
+	FixedNotAsked uint32 = 0 // XSW_FIXED_NOT_ASKED
+	FixedSmall    uint32 = 1 // XSW_FIXED_SMALL
+	FixedPool     uint32 = 2 // XSW_FIXED_POOL
+	FixedArray    uint32 = 3 // XSW_FIXED_ARRAY
+	FixedManaged  uint32 = 4 // XSW_FIXED_MANAGED
+	FixedExported uint32 = 5 // XSW_FIXED_EXPORTED
+	FixedRefused  uint32 = 6 // XSW_FIXED_REFUSED
+)
+
+// Values of enum xsw_memory_want.
+const (
+	WantNothing uint32 = 0 // XSW_WANT_NOTHING
+	WantOut     uint32 = 1 // XSW_WANT_OUT
+	WantBack    uint32 = 2 // XSW_WANT_BACK
+)
+
+// Values of enum xsw_memory_verdict.
+const (
+	VerdictNone uint32 = 0 // XSW_VERDICT_NONE
+	VerdictWait uint32 = 1 // XSW_VERDICT_WAIT
+	VerdictFail uint32 = 2 // XSW_VERDICT_FAIL
+)
+
 // Values of enum xsw_frame_type.
 const (
 	FrameHello   uint32 = 1 // XSW_FRAME_HELLO
@@ -108,8 +155,9 @@ const (
 	HintGang         uint32 = 1024  // XSW_HINT_GANG
 	HintPerQueue     uint32 = 2048  // XSW_HINT_PER_QUEUE
 	HintMemory       uint32 = 8192  // XSW_HINT_MEMORY
+	HintMovable      uint32 = 16384 // XSW_HINT_MOVABLE
 	HintPolicy       uint32 = 4096  // XSW_HINT_POLICY
-	HintAll          uint32 = 16383 // XSW_HINT_ALL
+	HintAll          uint32 = 32767 // XSW_HINT_ALL
 )
 
 // Header is struct xsw_header.
@@ -125,7 +173,8 @@ type Header struct {
 	LeaseEpoch       uint64
 	LeaseDeadlineNS  uint64
 	MemoryQuota      uint64
-	Rsv1             [4]uint64
+	MemoryMovable    uint64
+	Rsv1             [3]uint64
 	RecoveredEpoch   uint64
 	Recoveries       uint64
 	LeaseRecoveries  uint64
@@ -158,7 +207,8 @@ const (
 	OffHeaderLeaseEpoch       = 72
 	OffHeaderLeaseDeadlineNS  = 80
 	OffHeaderMemoryQuota      = 88
-	OffHeaderRsv1             = 96
+	OffHeaderMemoryMovable    = 96
+	OffHeaderRsv1             = 104
 	OffHeaderRecoveredEpoch   = 128
 	OffHeaderRecoveries       = 136
 	OffHeaderLeaseRecoveries  = 144
@@ -313,34 +363,101 @@ const (
 
 // MemoryDevice is struct xsw_memory_device.
 type MemoryDevice struct {
-	PCIDomain  uint32
-	PCIBusSlot uint32
-	Known      uint64
-	Used       uint64
-	Refused    uint64
-	Rsv        [4]uint64
+	PCIDomain   uint32
+	PCIBusSlot  uint32
+	Known       uint64
+	Used        uint64
+	Refused     uint64
+	Movable     uint64
+	Away        uint64
+	Residency   uint32
+	Result      uint32
+	Order       uint64
+	Wanted      uint64
+	WantedNS    uint64
+	WaitingNS   uint64
+	Room        uint64
+	Pinned      uint64
+	Rsv0        [3]uint64
+	MoveBegunNS uint64
+	MoveEndedNS uint64
+	MoveBytes   uint64
+	Moved       uint64
+	MovesOut    uint64
+	MovesBack   uint64
+	BytesOut    uint64
+	BytesBack   uint64
+	Fixed       [8]uint64
 }
 
 // Size and offsets of struct xsw_memory_device.
 const (
-	SizeOfMemoryDevice        = 64
-	OffMemoryDevicePCIDomain  = 0
-	OffMemoryDevicePCIBusSlot = 4
-	OffMemoryDeviceKnown      = 8
-	OffMemoryDeviceUsed       = 16
-	OffMemoryDeviceRefused    = 24
-	OffMemoryDeviceRsv        = 32
+	SizeOfMemoryDevice         = 256
+	OffMemoryDevicePCIDomain   = 0
+	OffMemoryDevicePCIBusSlot  = 4
+	OffMemoryDeviceKnown       = 8
+	OffMemoryDeviceUsed        = 16
+	OffMemoryDeviceRefused     = 24
+	OffMemoryDeviceMovable     = 32
+	OffMemoryDeviceAway        = 40
+	OffMemoryDeviceResidency   = 48
+	OffMemoryDeviceResult      = 52
+	OffMemoryDeviceOrder       = 56
+	OffMemoryDeviceWanted      = 64
+	OffMemoryDeviceWantedNS    = 72
+	OffMemoryDeviceWaitingNS   = 80
+	OffMemoryDeviceRoom        = 88
+	OffMemoryDevicePinned      = 96
+	OffMemoryDeviceRsv0        = 104
+	OffMemoryDeviceMoveBegunNS = 128
+	OffMemoryDeviceMoveEndedNS = 136
+	OffMemoryDeviceMoveBytes   = 144
+	OffMemoryDeviceMoved       = 152
+	OffMemoryDeviceMovesOut    = 160
+	OffMemoryDeviceMovesBack   = 168
+	OffMemoryDeviceBytesOut    = 176
+	OffMemoryDeviceBytesBack   = 184
+	OffMemoryDeviceFixed       = 192
+)
+
+// MemoryOrder is struct xsw_memory_order.
+type MemoryOrder struct {
+	PCIDomain  uint32
+	PCIBusSlot uint32
+	Sequence   uint64
+	Want       uint32
+	Verdict    uint32
+	Bytes      uint64
+	HostBytes  uint64
+	AnsweredNS uint64
+	Rsv        [2]uint64
+}
+
+// Size and offsets of struct xsw_memory_order.
+const (
+	SizeOfMemoryOrder        = 64
+	OffMemoryOrderPCIDomain  = 0
+	OffMemoryOrderPCIBusSlot = 4
+	OffMemoryOrderSequence   = 8
+	OffMemoryOrderWant       = 16
+	OffMemoryOrderVerdict    = 20
+	OffMemoryOrderBytes      = 24
+	OffMemoryOrderHostBytes  = 32
+	OffMemoryOrderAnsweredNS = 40
+	OffMemoryOrderRsv        = 48
 )
 
 // Memory is struct xsw_memory.
 type Memory struct {
 	Devices [16]MemoryDevice
+	Orders  [16]MemoryOrder
 }
 
 // Size and offsets of struct xsw_memory.
 const (
-	SizeOfMemory     = 1024
+	SizeOfMemory     = 5120
 	OffMemoryDevices = 0
+	OffMemoryOrders  = 4096
 )
 
 // Frame is struct xsw_frame.
@@ -399,11 +516,12 @@ type Hint struct {
 	Gang             [64]byte
 	PerQueue         int64
 	Memory           int64
+	Movable          int64
 }
 
 // Size and offsets of struct xsw_hint.
 const (
-	SizeOfHint              = 200
+	SizeOfHint              = 208
 	OffHintSaid             = 0
 	OffHintRsv              = 4
 	OffHintPriority         = 8
@@ -423,6 +541,7 @@ const (
 	OffHintGang             = 120
 	OffHintPerQueue         = 184
 	OffHintMemory           = 192
+	OffHintMovable          = 200
 )
 
 // get reads v from b, which holds at least SizeOfHint bytes.
@@ -447,6 +566,7 @@ func (v *Hint) get(b []byte) {
 	copy(v.Gang[:], b[OffHintGang:])
 	v.PerQueue = int64(binary.NativeEndian.Uint64(b[OffHintPerQueue:]))
 	v.Memory = int64(binary.NativeEndian.Uint64(b[OffHintMemory:]))
+	v.Movable = int64(binary.NativeEndian.Uint64(b[OffHintMovable:]))
 }
 
 // put writes v to b, which holds at least SizeOfHint bytes.
@@ -471,6 +591,7 @@ func (v *Hint) put(b []byte) {
 	copy(b[OffHintGang:], v.Gang[:])
 	binary.NativeEndian.PutUint64(b[OffHintPerQueue:], uint64(v.PerQueue))
 	binary.NativeEndian.PutUint64(b[OffHintMemory:], uint64(v.Memory))
+	binary.NativeEndian.PutUint64(b[OffHintMovable:], uint64(v.Movable))
 }
 
 // Hello is struct xsw_hello.
@@ -485,13 +606,13 @@ type Hello struct {
 
 // Size and offsets of struct xsw_hello.
 const (
-	SizeOfHello       = 512
+	SizeOfHello       = 520
 	OffHelloFrame     = 0
 	OffHelloPID       = 16
 	OffHelloScheduler = 20
 	OffHelloHint      = 24
-	OffHelloPolicy    = 224
-	OffHelloCommand   = 256
+	OffHelloPolicy    = 232
+	OffHelloCommand   = 264
 )
 
 // get reads v from b, which holds at least SizeOfHello bytes.
@@ -528,13 +649,13 @@ type HintFrame struct {
 
 // Size and offsets of struct xsw_hint_frame.
 const (
-	SizeOfHintFrame        = 264
+	SizeOfHintFrame        = 272
 	OffHintFrameFrame      = 0
 	OffHintFrameQueue      = 16
 	OffHintFrameRsv        = 20
 	OffHintFrameGeneration = 24
 	OffHintFrameHint       = 32
-	OffHintFramePolicy     = 232
+	OffHintFramePolicy     = 240
 )
 
 // get reads v from b, which holds at least SizeOfHintFrame bytes.

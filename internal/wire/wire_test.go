@@ -18,7 +18,7 @@ import (
 
 func TestOffsetsMatchC(t *testing.T) {
 	wiretest.Offsets(t, "../..", "wire_gen.go", "shim/include/xsched/wire.h",
-		Header{}, Queue{}, Progress{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{}, MemoryDevice{}, Memory{})
+		Header{}, Queue{}, Progress{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{}, MemoryDevice{}, MemoryOrder{}, Memory{})
 }
 
 // TestGateLine: every launch reads the gate, so only the daemon writes the gate's cache line.

@@ -49,7 +49,8 @@
 #define XSW_MEMORY_OFFSET 200704   /* struct xsw_memory; version 5 */
 #define XSW_MEMORY_NO_QUOTA 0x7fffffffffffffff
 #define XSW_MEMORY_DEVICES 16    /* devices of one process whose memory is accounted for */
-#define XSW_PAGE_BYTES 204800    /* XSW_MEMORY_OFFSET + 4096 */
+#define XSW_MEMORY_FIXED 8       /* reasons of enum xsw_fixed */
+#define XSW_PAGE_BYTES 208896    /* XSW_MEMORY_OFFSET + 8192 */
 #define XSW_PAGE_BYTES_4 135168  /* size of the page in version 4 */
 #define XSW_FRAME_MAX_BYTES 4096 /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
@@ -108,7 +109,8 @@ struct xsw_header {
   /* Bytes that the process may allocate on each device, since version 5. 0: not decided yet;
    * XSW_MEMORY_NO_QUOTA: no quota. The last value stays in force when the session ends. */
   uint64_t memory_quota;
-  uint64_t _rsv1[4];
+  uint64_t memory_movable; /* 1: memory that is allocated from now on is movable; version 5 */
+  uint64_t _rsv1[3];
 
   /* line 2: recovery of the whole process, from silence or the shared lease's end; client */
   uint64_t recovered_epoch;  /* every suspension up to this lease is undone */
@@ -225,19 +227,102 @@ struct xsw_progress {
   uint64_t _rsv[4];
 };
 
+/* Where the movable memory of a process on one device is. While it is not resident, every call that
+ * may use it waits, whatever happens to the daemon. */
+enum xsw_residency {
+  XSW_RESIDENT = 0,  /* zero: on the device */
+  XSW_DRAINING = 1,  /* calls wait until submitted work is over */
+  XSW_LEAVING = 2,   /* copied to the host, then released */
+  XSW_AWAY = 3,      /* a part or all of it is in host memory */
+  XSW_RETURNING = 4, /* allocated at the same addresses, then copied back */
+};
+
+/* How the last move ended. */
+enum xsw_move_result {
+  XSW_MOVE_DONE = 0,
+  XSW_MOVE_BUSY = 1,      /* submitted work did not end in time; resident */
+  XSW_MOVE_CAPTURING = 2, /* a graph was being captured; resident */
+  XSW_MOVE_HOST_FULL = 3, /* no host memory within the budget; as before */
+  XSW_MOVE_NO_ROOM = 4,   /* the device has no room yet; the return is repeated */
+  XSW_MOVE_FAILED = 5,    /* the driver refused a step; as before, or away with all data in host memory */
+  XSW_MOVE_NOTHING = 6,   /* no movable memory */
+  XSW_MOVE_REFUSED = 7,   /* the process can't move: work that the shim does not see */
+};
+
+/* Why memory of a process is not movable. */
+enum xsw_fixed {
+  XSW_FIXED_NOT_ASKED = 0, /* allocated before, or without, movable memory */
+  XSW_FIXED_SMALL = 1,
+  XSW_FIXED_POOL = 2,
+  XSW_FIXED_ARRAY = 3,
+  XSW_FIXED_MANAGED = 4,
+  XSW_FIXED_EXPORTED = 5, /* another process or device may use it */
+  XSW_FIXED_REFUSED = 6,  /* the driver can't map it */
+};
+
 /* Memory that the process has allocated on one device; client. */
 struct xsw_memory_device {
+  /* line 0 */
   uint32_t pci_domain;   /* as in struct xsw_queue */
   uint32_t pci_bus_slot; /* as in struct xsw_queue */
   uint64_t known;        /* 1: this entry is used; written last */
-  uint64_t used;         /* bytes, as the program asked for them */
+  uint64_t used;         /* bytes, as the program asked for them, also those that are away */
   uint64_t refused;      /* allocations that would have exceeded the quota */
-  uint64_t _rsv[4];
+  uint64_t movable;      /* bytes of used that can leave the device */
+  uint64_t away;         /* bytes of movable that are in host memory only */
+  uint32_t residency;    /* enum xsw_residency */
+  uint32_t result;       /* enum xsw_move_result of the last move */
+  uint64_t order;        /* sequence of the newest order that was carried out or refused */
+  /* line 1: what the process needs */
+  uint64_t wanted;     /* bytes of an allocation that the device had no room for; 0: none waits */
+  uint64_t wanted_ns;  /* since when; identifies the request */
+  uint64_t waiting_ns; /* since when a call waits for memory that is not resident; 0: none does */
+  uint64_t room;       /* free bytes of the device, as the driver said when wanted or away changed */
+  uint64_t pinned;     /* bytes of host memory that are ready for a move */
+  uint64_t _rsv0[3];
+  /* line 2: the current or the last move */
+  uint64_t move_begun_ns;
+  uint64_t move_ended_ns; /* less than move_begun_ns: in progress */
+  uint64_t move_bytes;    /* to move */
+  uint64_t moved;         /* of them, so far */
+  uint64_t moves_out;     /* completed */
+  uint64_t moves_back;
+  uint64_t bytes_out; /* of all completed moves */
+  uint64_t bytes_back;
+  /* line 3: bytes that are not movable, by enum xsw_fixed */
+  uint64_t fixed[XSW_MEMORY_FIXED];
+};
+
+enum xsw_memory_want {
+  XSW_WANT_NOTHING = 0,
+  XSW_WANT_OUT = 1,  /* at least bytes leave the device; 0: all that is movable */
+  XSW_WANT_BACK = 2, /* everything returns, as soon as the device has room */
+};
+
+enum xsw_memory_verdict {
+  XSW_VERDICT_NONE = 0,
+  XSW_VERDICT_WAIT = 1, /* room is being made: try again until it suffices */
+  XSW_VERDICT_FAIL = 2, /* there will be none: out of memory */
+};
+
+/* What the daemon wants of the memory on one device; daemon. Without a daemon nothing leaves, and what is
+ * away returns as soon as there is room. */
+struct xsw_memory_order {
+  uint32_t pci_domain; /* as in struct xsw_queue */
+  uint32_t pci_bus_slot;
+  uint64_t sequence; /* identifies the order; written last. 0: none yet */
+  uint32_t want;     /* enum xsw_memory_want */
+  uint32_t verdict;  /* enum xsw_memory_verdict about the request that answered_ns identifies */
+  uint64_t bytes;
+  uint64_t host_bytes;  /* host memory that the process may pin for moves on this device */
+  uint64_t answered_ns; /* wanted_ns of the request; written after verdict */
+  uint64_t _rsv[2];
 };
 
 /* At XSW_MEMORY_OFFSET, since version 5. */
 struct xsw_memory {
-  struct xsw_memory_device devices[XSW_MEMORY_DEVICES];
+  struct xsw_memory_device devices[XSW_MEMORY_DEVICES]; /* client */
+  struct xsw_memory_order orders[XSW_MEMORY_DEVICES];   /* daemon; by the device's entry */
 };
 
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
@@ -324,6 +409,8 @@ _Static_assert(XSW_PAGE_BYTES_4 == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE
 _Static_assert(XSW_PAGE_BYTES_4 % 4096 == 0, "a page of version 4 replaces whole pages of memory");
 _Static_assert(XSW_PROGRESS_OFFSET == XSW_PAGE_BYTES_4, "progress follows the queues");
 _Static_assert(XSW_MEMORY_OFFSET == XSW_PROGRESS_OFFSET + XSW_MAX_QUEUES * XSW_PROGRESS_BYTES, "");
+_Static_assert(sizeof(struct xsw_memory_device) == 4 * 64, "memory of a device is four cache lines");
+_Static_assert(sizeof(struct xsw_memory_order) == 64, "an order is a cache line");
 _Static_assert(sizeof(struct xsw_memory) <= XSW_PAGE_BYTES - XSW_MEMORY_OFFSET, "page");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
 _Static_assert(sizeof(struct xsw_refused) == 216, "REFUSED never changes");

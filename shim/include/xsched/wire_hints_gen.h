@@ -19,8 +19,9 @@ enum xsw_hint_field {
   XSW_HINT_GANG = 1024,
   XSW_HINT_PER_QUEUE = 2048,
   XSW_HINT_MEMORY = 8192,
+  XSW_HINT_MOVABLE = 16384,
   XSW_HINT_POLICY = 4096,
-  XSW_HINT_ALL = 16383,
+  XSW_HINT_ALL = 32767,
 };
 
 struct xsw_hint {
@@ -43,6 +44,7 @@ struct xsw_hint {
   char gang[64];
   int64_t per_queue;
   int64_t memory;
+  int64_t movable;
 };
 
 #endif /* XSCHED_WIRE_HINTS_GEN_H */
