@@ -22,6 +22,11 @@ func peerOf(fd int) (uid, pid int) {
 	return int(cred.Uid), int(cred.Pid)
 }
 
+func accountOf(fd int) string {
+	uid, _ := peerOf(fd)
+	return fmt.Sprintf("uid %d", uid)
+}
+
 // AcceptKept returns the next connection for which enter returns true, given the uid and the PID of its
 // peer. Those that it refuses are closed, at a tenth of the cost of one that is kept: whoever opens
 // connections without end must neither delay others, whose connections come later, nor use a CPU.
@@ -111,15 +116,33 @@ func control(c syscall.Conn, f func(fd int)) error {
 	return raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
-// connOf takes ownership of a descriptor, also on failure.
+// connOf takes ownership of a descriptor, also on failure: without room for the second descriptor that
+// a connection needs for a moment.
 func connOf(fd int) (*net.UnixConn, error) {
 	f := os.NewFile(uintptr(fd), "client")
-	defer func() { _ = f.Close() }() // never the last one: the connection has a duplicate
 	c, err := net.FileConn(f)
 	if err != nil {
+		o := &orphan{File: f, socket: socket{id: number(), account: accountOf(fd)}}
+		o.keep()
+		_ = o.Close()
 		return nil, fmt.Errorf("accept: %w", err)
 	}
+	_ = f.Close() // never the last one: the connection has a duplicate
 	return c.(*net.UnixConn), nil
+}
+
+// orphan is a stranger's socket that became no connection. The process closes it: what lies in it is
+// the stranger's, and closing that may block.
+type orphan struct {
+	*os.File
+	socket
+}
+
+func (o *orphan) keep() { o.keepIn(opKeep, o, o.File) }
+
+// Close ends the socket.
+func (o *orphan) Close() error {
+	return o.closeWith(o.File.Close, func() error { return closeAlone(o.File) })
 }
 
 // Accept implements net.Listener.

@@ -66,10 +66,7 @@ type Conn struct {
 // the daemon alone can be.
 func Keep(c *net.UnixConn) *Conn {
 	k := &Conn{UnixConn: c, socket: socket{id: number()}}
-	_ = control(c, func(fd int) {
-		uid, _ := peerOf(fd)
-		k.account = fmt.Sprintf("uid %d", uid)
-	})
+	_ = control(c, func(fd int) { k.account = accountOf(fd) })
 	k.keep()
 	return k
 }
@@ -182,25 +179,32 @@ func (c *Conn) Close() error {
 		_ = control(c, func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
 		return c.UnixConn.Close()
 	}
-	return c.closeWith(end, c.closeAlone)
+	return c.closeWith(end, func() error { return closeAlone(c.UnixConn) })
 }
 
 // parked are connections that stay open, so that nothing closes their descriptors.
 var parked struct {
 	mu    sync.Mutex
-	conns []*net.UnixConn
+	conns []io.Closer
 }
 
 // closeAlone closes a connection that no process keeps. One with descriptors or many packets stays open:
 // the process could not be started, and a leak is better than a thread that blocks for ever.
-func (c *Conn) closeAlone() error {
+func closeAlone(c interface {
+	syscall.Conn
+	io.Closer
+},
+) error {
 	safe := false
-	_ = control(c, func(fd int) { safe = drained(fd, c.LocalAddr().Network() == "unix") })
+	_ = control(c, func(fd int) {
+		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		safe = err == nil && drained(fd, kind == unix.SOCK_STREAM)
+	})
 	if safe {
-		return c.UnixConn.Close()
+		return c.Close()
 	}
 	parked.mu.Lock()
 	defer parked.mu.Unlock()
-	parked.conns = append(parked.conns, c.UnixConn)
+	parked.conns = append(parked.conns, c)
 	return nil
 }

@@ -134,23 +134,12 @@ func TestNoRoomForADescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = null.Close() }()
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
 	ask := func() error {
 		fds, err := k.ask(request{Op: opCopy, FD: int(null.Fd()), Account: t.Name(), Want: Want{Device: unix.Mkdev(1, 3)}}, []int{self})
 		seqpacket.CloseAll(fds)
 		return err
 	}
-	none := unix.Rlimit{Cur: 1, Max: was.Max}
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &none, nil); err != nil {
-		t.Fatal(err)
-	}
-	err = ask()
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &was, nil); err != nil {
-		t.Fatal(err)
-	}
+	withoutRoom(t, func() { err = ask() })
 	if err == nil || !strings.Contains(err.Error(), "no room") {
 		t.Errorf("without room: %v", err)
 	}
@@ -159,5 +148,86 @@ func TestNoRoomForADescriptor(t *testing.T) {
 	}
 	if now, err := current(); err != nil || now != k {
 		t.Errorf("the process was replaced (%v)", err)
+	}
+}
+
+// A connection that can't be taken for lack of descriptors is closed by the process: a descriptor in it
+// may take for ever to close, and that must not be the thread that accepts.
+func TestConnectionWithoutRoom(t *testing.T) {
+	if _, err := current(); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pair[1]) }()
+	lingering := lingeringSocket(t)
+	if err := unix.Sendmsg(pair[1], []byte("x"), unix.UnixRights(lingering), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(lingering) // returns at once: the packet has it
+	withoutRoom(t, func() {
+		began := time.Now()
+		if c, err := connOf(pair[0]); err == nil {
+			_ = c.Close()
+			t.Error("there was room")
+		}
+		if took := time.Since(began); took > lingerSeconds*time.Second/2 {
+			t.Errorf("the accepting thread was blocked for %v", took)
+		}
+	})
+	if _, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_TYPE); err == nil {
+		t.Error("the daemon keeps the descriptor")
+	}
+}
+
+const lingerSeconds = 4
+
+// lingeringSocket returns a socket whose last close waits for lingerSeconds.
+func lingeringSocket(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	for err = nil; err == nil; { // until nobody takes more
+		_, err = c.Write(make([]byte, 1<<16))
+	}
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: lingerSeconds}); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	return fd
+}
+
+// withoutRoom runs f while this process can open no file.
+func withoutRoom(t *testing.T, f func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	f()
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
 	}
 }
