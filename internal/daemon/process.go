@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 
 	"xsched/internal/control"
 	"xsched/internal/driver"
@@ -85,18 +84,12 @@ func reply(c control.Caller, s loop.ClientView, message string) control.ProcessR
 	return out
 }
 
-// keepProcess remembers what is set for a process. It reads again afterwards: of two requests at the same
-// time, the one with the older reading may be the last one to write.
+// keepProcess remembers what is set for a process.
 func (p *processes) keepProcess(ctx context.Context, c control.Caller, pid int) {
 	operator := p.access.owner(c, "") == nil
-	who, kept, err := p.access.loop.Kept(ctx, pid)
-	for err == nil { // until the process has ended, or nobody has changed it meanwhile
-		p.keeper.Keep(who, kept, who.Attached, operator)
-		was := kept
-		if who, kept, err = p.access.loop.Kept(ctx, pid); reflect.DeepEqual(was, kept) {
-			break
-		}
-	}
+	p.keeper.KeepLatest(pid, operator, func() (loop.Identity, loop.Kept, error) {
+		return p.access.loop.Kept(ctx, pid)
+	})
 	if operator {
 		p.keeper.Flush(ctx) // others do not make the disk work at their pace
 	}

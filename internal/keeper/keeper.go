@@ -41,6 +41,7 @@ type Keeper struct {
 	changed   uint64                     // number of the last change
 	saved     uint64                     // number of the last change in the file, or that failed
 	failed    bool                       // the last write; a further failure is not logged
+	latest    map[int]*latest            // by the PIDs of requests in progress
 	held      []state.Process            // processes that the file suspends; used by Save only, without the lock
 
 	wake  chan struct{}
@@ -48,6 +49,12 @@ type Keeper struct {
 	done  chan struct{} // closed and replaced after each write
 
 	write func(state.Data) error // state.Save
+}
+
+// latest is what the requests for one process share that are in progress.
+type latest struct {
+	requests int
+	reading  uint64 // the latest that is kept
 }
 
 // Setting is what an operator has set for a key of the configuration.
@@ -79,7 +86,7 @@ const (
 func Open(path string, log *slog.Logger) *Keeper {
 	boot, _ := identity.BootID() // without one, nothing is of this boot
 	k := &Keeper{
-		path: path, log: log, boot: boot, settings: map[string]Setting{}, processes: map[int]state.Process{},
+		path: path, log: log, boot: boot, settings: map[string]Setting{}, processes: map[int]state.Process{}, latest: map[int]*latest{},
 		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), done: make(chan struct{}),
 		write: func(data state.Data) error { return state.Save(path, data) },
 	}
@@ -342,8 +349,38 @@ func (k *Keeper) Prune(configured func(key string) (text string)) {
 	}
 }
 
+// KeepLatest reads what is set for a process and keeps it. Of requests at the same time the latest reading
+// counts, whichever comes last: a program that root has resumed must not be suspended by the next daemon.
+func (k *Keeper) KeepLatest(pid int, operator bool, read func() (loop.Identity, loop.Kept, error)) {
+	k.mu.Lock()
+	l := k.latest[pid]
+	if l == nil {
+		l = &latest{}
+		k.latest[pid] = l
+	}
+	l.requests++
+	k.mu.Unlock()
+	who, kept, err := read()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil && kept.Reading >= l.reading {
+		l.reading = kept.Reading
+		k.keep(who, kept, who.Attached, operator)
+	}
+	if l.requests--; l.requests == 0 {
+		delete(k.latest, pid)
+	}
+}
+
 // Keep remembers what is set for a process; operator: by root or the daemon's user.
 func (k *Keeper) Keep(who loop.Identity, kept loop.Kept, attached, operator bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keep(who, kept, attached, operator)
+}
+
+// keep is Keep under the lock.
+func (k *Keeper) keep(who loop.Identity, kept loop.Kept, attached, operator bool) {
 	if who.Program == nil || who.Program.Start == 0 {
 		return
 	}
@@ -355,8 +392,6 @@ func (k *Keeper) Keep(who loop.Identity, kept loop.Kept, attached, operator bool
 		top := int(*kept.Ceiling)
 		p.Ceiling = &top
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	old, had := k.processes[p.PID]
 	if had = had && old.Start == p.Start; !operator && (!had || old.Account != "") {
 		p.Account = who.User.Account().Key()

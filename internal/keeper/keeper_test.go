@@ -156,3 +156,44 @@ func TestSavesOfUsersArePaced(t *testing.T) {
 		}
 	})
 }
+
+// TestKeepLatest: of two requests for a program at the same time the later reading stays, whichever ends
+// last, and one that waits delays no other.
+func TestKeepLatest(t *testing.T) {
+	start, err := identity.Started(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}
+	k := Open("", slog.New(slog.DiscardHandler))
+	request := func(held bool, reading uint64, before <-chan struct{}) {
+		k.KeepLatest(who.PID, true, func() (loop.Identity, loop.Kept, error) {
+			if before != nil {
+				<-before
+			}
+			return who, loop.Kept{Held: held, Reading: reading}, nil
+		})
+	}
+	older, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		request(true, 1, older)
+		close(done)
+	}()
+	for begun := false; !begun; {
+		k.mu.Lock()
+		begun = len(k.latest) == 1
+		k.mu.Unlock()
+	}
+	request(false, 2, nil) // root resumes meanwhile
+	close(older)
+	<-done
+	if k.Kept(who).Held {
+		t.Error("the older reading replaced the later one")
+	}
+	if request(true, 3, nil); !k.Kept(who).Held {
+		t.Error("a new request is not kept")
+	}
+	if len(k.latest) != 0 {
+		t.Errorf("%d programs are remembered without a request", len(k.latest))
+	}
+}

@@ -342,6 +342,8 @@ func (l *Loop) Kept(ctx context.Context, pid int) (who Identity, kept Kept, err 
 	err = l.edit(ctx, pid, func(c *Client) error {
 		who, kept = c.Identity, c.hints.Kept()
 		kept.Held = c.hold.byHand
+		l.readings++
+		kept.Reading = l.readings
 		return nil
 	})
 	return who, kept, err

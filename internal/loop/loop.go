@@ -63,6 +63,8 @@ type Loop struct {
 	due     model.Time // next wake-up of the engine
 	tick    model.Time // next heartbeat
 	armed   model.Time // current timer setting
+
+	readings uint64 // of Kept
 }
 
 // Limits that bound the work of one pass.

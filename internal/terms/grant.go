@@ -71,6 +71,8 @@ type Kept struct {
 	Ceiling *model.Priority
 	Granted model.Priority
 	Held    bool
+	// Reading orders what was read of a process at different times; 0: before all others.
+	Reading uint64
 }
 
 // Empty reports whether nothing is kept.
