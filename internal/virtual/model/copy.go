@@ -3,10 +3,67 @@
 package gpumodel
 
 import (
+	"math"
+	"math/bits"
 	"time"
 
 	"xsched/internal/model"
 )
+
+// Directions of copies, which are also the lanes of a context. Each has an engine of its own: copies to the
+// device, from it and inside it run at the same time.
+const (
+	laneInside = 2
+	laneCount  = 3
+)
+
+// copyEngines are the engines of a device by direction.
+type copyEngines [laneCount]copyEngine
+
+// of returns the engine of a work.
+func (e *copyEngines) of(w *Work) *copyEngine { return &e[min(max(w.Lane, 0), laneCount-1)] }
+
+// busy reports whether a copy moves bytes now.
+func (e *copyEngines) busy() bool {
+	for i := range e {
+		if e[i].active && !e[i].late {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *copyEngines) when(now model.Time) model.Time {
+	next := model.Never
+	for i := range e {
+		next = min(next, e[i].when(now))
+	}
+	return next
+}
+
+func (e *copyEngines) elapse(d time.Duration) {
+	for i := range e {
+		e[i].elapse(d)
+	}
+}
+
+func (e *copyEngines) handle(g *GPU) {
+	for i := range e {
+		e[i].handle(g)
+	}
+}
+
+func (e *copyEngines) check() {
+	for i := range e {
+		e[i].check()
+	}
+}
+
+func (e *copyEngines) remove(c *Channel) {
+	for i := range e {
+		e[i].remove(c)
+	}
+}
 
 // copyEngine executes one copy at a time, in parallel with the compute engine. A copy stays at the
 // head of its compute channel, which preserves stream order, and needs a channel of a copy group.
@@ -38,10 +95,24 @@ func (c *Channel) allowed() bool {
 
 func (e *copyEngine) add(g *GPU, c *Channel) {
 	w := c.head()
-	w.Duration = time.Duration(w.Bytes * int64(time.Second) / g.costs.CopyBytesPerSecond)
+	rate := g.costs.CopyBytesPerSecond
+	if w.Lane == laneInside && g.costs.InsideBytesPerSecond > 0 {
+		rate = g.costs.InsideBytesPerSecond
+	}
+	w.Duration = At(w.Bytes, rate)
 	w.Duration = max(w.Duration, g.costs.CopyLatency) * time.Duration(max(1, g.faults.SlowCopies))
 	e.queue = append(e.queue, c)
 	e.next()
+}
+
+// At returns how long bytes take at a rate.
+func At(bytes, perSecond int64) time.Duration {
+	hi, lo := bits.Mul64(uint64(max(bytes, 0)), uint64(time.Second))
+	if hi >= uint64(perSecond) {
+		return math.MaxInt64
+	}
+	ns, _ := bits.Div64(hi, lo, uint64(perSecond))
+	return time.Duration(min(ns, math.MaxInt64))
 }
 
 // next starts the first allowed copy.
@@ -165,7 +236,10 @@ func (e *copyEngine) remove(c *Channel) {
 
 // CopyFinished reports that a copy whose CopyReady returned false has completed.
 func (g *GPU) CopyFinished(c *Channel) {
-	if e := &g.copies; e.late && e.queue[0] == c {
-		e.finish(g)
+	for i := range g.copies {
+		if e := &g.copies[i]; e.late && e.queue[0] == c {
+			e.finish(g)
+			return
+		}
 	}
 }

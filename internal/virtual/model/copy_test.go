@@ -3,6 +3,8 @@
 package gpumodel
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,5 +53,41 @@ func TestCopiesBesideKernels(t *testing.T) {
 	b.gpu.Advance(model.Time(40 * time.Millisecond))
 	if n := len(b.ended) - before; n != 1 { // the kernel, not the copy
 		t.Errorf("%d works ended with the copy group suspended", n)
+	}
+}
+
+// Copies to the device and from it run at the same time, each at full speed; two of one direction share it.
+func TestCopiesInBothDirections(t *testing.T) {
+	costs := DefaultCosts()
+	costs.CopyBytesPerSecond, costs.InsideBytesPerSecond = 50e9, 500e9
+	b := &bench{gpu: NewGPU(0, costs, nil, nil)}
+	var lanes []*Group
+	p := b.tenant(time.Millisecond, 0, 4)
+	for range 3 {
+		lane := b.gpu.AddGroup(&Account{}, true)
+		b.gpu.AddChannel(lane, p)
+		b.gpu.Schedule(lane)
+		lanes = append(lanes, lane)
+	}
+	for i, lane := range []int{0, 1, 1, 2} { // 10 ms alone, two times 10 ms, 1 ms
+		p.channels[i].SetLanes(lanes)
+		b.gpu.Submit(p.channels[i], Work{Kind: WorkCopy, Bytes: 500e6, Lane: lane})
+	}
+	b.gpu.Advance(model.Time(time.Second))
+	var ends []time.Duration
+	for _, e := range b.ended {
+		ends = append(ends, time.Duration(e.at).Round(time.Millisecond)/time.Millisecond)
+	}
+	if want := []time.Duration{1, 10, 19, 20}; !slices.Equal(ends, want) {
+		t.Errorf("copies ended after %v ms, want %v", ends, want)
+	}
+}
+
+func TestAt(t *testing.T) {
+	if d := At(110e9, 55e9); d != 2*time.Second {
+		t.Error(d)
+	}
+	if d := At(math.MaxInt64, 1); d != math.MaxInt64 {
+		t.Error(d)
 	}
 }

@@ -20,8 +20,8 @@ const (
 	phaseSwitch              // a context switch to owner (nil: only saving); no progress
 )
 
-// GPU models one device: a compute engine time-sliced between channel groups and
-// a copy engine. It is not safe for concurrent use.
+// GPU models one device: a compute engine time-sliced between channel groups, and
+// copy engines. It is not safe for concurrent use.
 type GPU struct {
 	costs  Costs
 	faults *Faults
@@ -36,7 +36,7 @@ type GPU struct {
 	switchEnd  model.Time
 	sliceStart model.Time
 
-	copies  copyEngine
+	copies  copyEngines
 	valued  []*Channel // whose head waits for a value
 	events  Agenda[func(model.Time)]
 	rpcFree model.Time // when the firmware can take the next request
@@ -160,7 +160,7 @@ func (g *GPU) elapse(t model.Time) {
 }
 
 // slowed reports whether a copy slows kernels down now.
-func (g *GPU) slowed() bool { return g.costs.CopySlowdown > 0 && g.copies.active && !g.copies.late }
+func (g *GPU) slowed() bool { return g.costs.CopySlowdown > 0 && g.copies.busy() }
 
 // needs returns the time that a kernel with so much left takes at the present speed.
 func (g *GPU) needs(left time.Duration) time.Duration {

@@ -248,7 +248,7 @@ func (g *GPU) pump(c *Channel) {
 			return
 		case WorkCopy, WorkFill:
 			c.copying = true
-			g.copies.add(g, c)
+			g.copies.of(w).add(g, c)
 			return
 		case WorkWait:
 			if on := w.On; on != nil && !on.removed && on.completed < w.OnSeq {

@@ -29,6 +29,8 @@ type Account struct {
 	RunNS       int64  `json:"run_ns"`
 	SliceNS     int64  `json:"slice_ns"` // in force for its newest compute group
 	Faults      uint64 `json:"faults"`   // bad submissions
+	Missed      uint64 `json:"missed"`   // accesses to memory that was not mapped
+	Torn        uint64 `json:"torn"`     // memory unmapped that submitted work used
 }
 
 // Span is a piece of a device's timeline.
