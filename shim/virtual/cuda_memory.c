@@ -5,10 +5,12 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "standin.h"
 
 #define ALIGNMENT 512u
+#define HOST_PAGE 4096u
 enum { LANE_TO_DEVICE, LANE_TO_HOST, LANE_INSIDE };
 enum { MEMORY_TYPE = 2, TYPE_HOST = 1, TYPE_DEVICE = 2 }; /* from cuda.h */
 
@@ -110,10 +112,19 @@ static struct vg_block *find_block(CUcontext context, uint64_t offset) {
   return block && block->used ? block : NULL;
 }
 
+/* What was in a large block is lost, and the host has its memory back. */
+static void forget(CUcontext context, const struct vg_block *block) {
+  uint64_t from = (block->offset + HOST_PAGE - 1) / HOST_PAGE * HOST_PAGE;
+  uint64_t to = (block->offset + block->bytes) / HOST_PAGE * HOST_PAGE;
+  if (block->bytes >= SMALL_BLOCK && to > from)
+    (void)madvise(context->vram + from, to - from, MADV_REMOVE);
+}
+
 CUresult vg_heap_give(CUcontext context, uint64_t offset) {
   struct vg_block *block = find_block(context, offset);
   if (!block || block->offset != offset) return CUDA_ERROR_INVALID_VALUE;
   device_give(context, block);
+  forget(context, block);
   give_block(context, block);
   return CUDA_SUCCESS;
 }
@@ -142,6 +153,7 @@ void vg_memory_destroy(CUcontext context) {
     free(context->blocks);
     context->blocks = next;
   }
+  vg_pinned_destroy(context);
   free(context->small_tickets);
   context->small_tickets = NULL;
   free(context->stamps);
@@ -278,8 +290,10 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
   struct vg_node node = {.entry = {.op = VG_COPY, .amount = bytes, .lane = (uint32_t)lane}};
   if (vg_is_mapped(dst)) node.mapped_dst = dst;
   if (vg_is_mapped(src)) node.mapped_src = src;
-  bool dst_here = node.mapped_dst || vg_offset(context, dst, bytes, &node.entry.dst);
-  bool src_here = node.mapped_src || vg_offset(context, src, bytes, &node.entry.src);
+  bool dst_here = node.mapped_dst || vg_offset(context, dst, bytes, &node.entry.dst) ||
+                  vg_pinned(context, dst, bytes, &node.entry.dst);
+  bool src_here = node.mapped_src || vg_offset(context, src, bytes, &node.entry.src) ||
+                  vg_pinned(context, src, bytes, &node.entry.src);
   if (!src_here && lane == LANE_TO_DEVICE)
     node.host_src = (const void *)(uintptr_t)src;
   else if (!src_here)
@@ -291,7 +305,9 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
   bool small = lane == LANE_TO_DEVICE && bytes <= SMALL;
   if (lane == LANE_INSIDE || (small && !small_waits())) wait = false;
   bool staged = node.host_src && !small;
-  if (wait && staged) result = vg_wait(context, stream->channel, stream->seq);
+  if (lane != LANE_INSIDE) result = vg_rm_step(context, VG_MEMORY_COPY, bytes);
+  if (result == CUDA_SUCCESS && wait && staged)
+    result = vg_wait(context, stream->channel, stream->seq);
   if (result == CUDA_SUCCESS) result = vg_perform(stream, &node);
   if (result == CUDA_SUCCESS && wait && !staged)
     result = vg_wait(context, stream->channel, stream->seq);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "driver/rm/abi.h"
@@ -158,10 +159,24 @@ static int map_context(CUcontext context) {
   return 0;
 }
 
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static int memory_call(struct vg_memory *call) {
+  uint64_t begun = now_ns();
   call->client = rm_client;
   if (ioctl(rm_fd, _IOC(_IOC_READ | _IOC_WRITE, 'F', VG_ESC_MEMORY, sizeof *call), call) != 0)
     return -errno;
+  uint64_t took = now_ns() - begun;
+  if (call->takes_ns > took) {
+    uint64_t rest = call->takes_ns - took;
+    struct timespec sleep = {(time_t)(rest / 1000000000u), (long)(rest % 1000000000u)};
+    while (nanosleep(&sleep, &sleep) != 0 && errno == EINTR)
+      ;
+  }
   return (int)call->status;
 }
 
@@ -185,8 +200,10 @@ void vg_rm_give(CUcontext context, uint64_t ticket) {
   (void)memory_call(&call);
 }
 
-CUresult vg_rm_map(CUcontext context) {
-  struct vg_memory call = {.group = context->group, .op = VG_MEMORY_MAP};
+CUresult vg_rm_step(CUcontext context, uint32_t op, uint64_t bytes) {
+  const uint32_t *ask = (const void *)(context->control + VG_ASK_OFFSET);
+  if (op == VG_MEMORY_COPY && !__atomic_load_n(ask, __ATOMIC_RELAXED)) return CUDA_SUCCESS;
+  struct vg_memory call = {.group = context->group, .op = op, .bytes = bytes};
   return memory_call(&call) == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 

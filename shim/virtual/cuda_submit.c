@@ -126,21 +126,38 @@ static bool piece_at(CUcontext context, const struct vg_node *node, uint64_t at,
   return true;
 }
 
-/* A kernel with a bad address fails on the device, a copy before anything is copied. */
+/* Performs a part that is in one piece of memory, and notes that it uses that piece. */
+static CUresult perform_piece(CUstream stream, const struct vg_node *node, uint64_t at) {
+  CUcontext context = stream->context;
+  CUresult result = perform(stream, node);
+  if (result != CUDA_SUCCESS) return result;
+  if (node->mapped_dst) vg_mapped_used(context, node->mapped_dst + at, stream->channel);
+  if (node->mapped_src) vg_mapped_used(context, node->mapped_src + at, stream->channel);
+  return result;
+}
+
+/* A kernel with a bad address fails on the device, a copy before anything is copied. The device counts both. */
 static CUresult perform_mapped(CUstream stream, const struct vg_node *node) {
+  CUcontext context = stream->context;
   struct vg_node piece = *node;
   uint64_t room;
+  CUresult result = vg_check(context);
+  if (result != CUDA_SUCCESS) return result;
   if (node->entry.op == VG_KERNEL) {
-    if (!vg_mapped(stream->context, node->mapped_dst, &piece.entry.dst, &room) || room < 16)
-      piece.entry.dst = VG_BAD_ADDRESS;
+    if (vg_mapped(context, node->mapped_dst, &piece.entry.dst, &room) && room >= 16)
+      return perform_piece(stream, &piece, 0);
+    (void)vg_rm_step(context, VG_MEMORY_MISSED, 16);
+    piece.entry.dst = VG_BAD_ADDRESS;
     return perform(stream, &piece);
   }
   for (uint64_t at = 0; at < node->entry.amount; at += piece.entry.amount)
-    if (!piece_at(stream->context, node, at, &piece)) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = CUDA_SUCCESS;
+    if (!piece_at(context, node, at, &piece)) {
+      (void)vg_rm_step(context, VG_MEMORY_MISSED, node->entry.amount);
+      return CUDA_ERROR_INVALID_VALUE;
+    }
   for (uint64_t at = 0; at < node->entry.amount && result == CUDA_SUCCESS; at += piece.entry.amount)
-    result = piece_at(stream->context, node, at, &piece) ? perform(stream, &piece)
-                                                         : CUDA_ERROR_ILLEGAL_ADDRESS;
+    result = piece_at(context, node, at, &piece) ? perform_piece(stream, &piece, at)
+                                                 : CUDA_ERROR_ILLEGAL_ADDRESS;
   return result;
 }
 

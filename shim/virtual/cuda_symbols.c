@@ -75,6 +75,7 @@
   PTSZ(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2)                                         \
   PTSZ(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2)                                       \
   PLAIN(cuMemHostRegister, 6050, cuMemHostRegister_v2)                                             \
+  PLAIN(cuMemHostUnregister, 4000, cuMemHostUnregister)                                            \
   PLAIN(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2)                             \
   PTSZ(cuStreamBeginCapture, 10000, cuStreamBeginCapture)                                          \
   PTSZ(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2)                                       \

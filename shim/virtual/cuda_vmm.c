@@ -43,6 +43,7 @@ struct mapping {
   uint64_t bytes;
   struct memory *memory;
   int access;
+  uint64_t used[VG_CHANNELS]; /* newest work that uses it, by channel */
   struct mapping *next;
 };
 
@@ -74,6 +75,11 @@ bool vg_mapped(CUcontext context, CUdeviceptr address, uint64_t *offset, uint64_
   *offset = m->memory->offset + (address - m->address);
   *bytes = m->bytes - (address - m->address);
   return true;
+}
+
+void vg_mapped_used(CUcontext context, CUdeviceptr address, uint32_t channel) {
+  struct mapping *m = find_mapping(address);
+  if (m) m->used[channel] = context->put[channel];
 }
 
 CUresult vg_mapped_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
@@ -281,14 +287,15 @@ VG_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
   pthread_mutex_lock(&vg_lock);
   struct memory *memory = find_memory(handle);
-  result = memory && bytes <= memory->bytes && mappable(address, bytes) ? vg_rm_map(memory->context)
-                                                                        : CUDA_ERROR_INVALID_VALUE;
+  result = memory && bytes <= memory->bytes && mappable(address, bytes)
+               ? vg_rm_step(memory->context, VG_MEMORY_MAP, bytes)
+               : CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS) {
     free(m);
     return vg_leave(result);
   }
   memory->references++;
-  *m = (struct mapping){address, bytes, memory, 0, mappings};
+  *m = (struct mapping){.address = address, .bytes = bytes, .memory = memory, .next = mappings};
   mappings = m;
   return vg_leave(CUDA_SUCCESS);
 }
@@ -304,14 +311,29 @@ static bool filled(CUdeviceptr address, uint64_t bytes) {
   return true;
 }
 
-/* Waits for submitted work, which may use the memory. */
+/* Does submitted work use the range? */
+static bool in_use(CUdeviceptr address, uint64_t bytes) {
+  for (struct mapping *m = mappings; m; m = m->next)
+    for (uint32_t i = 0; i < m->memory->context->channels; i++)
+      if (overlap(m->address, m->bytes, address, bytes) &&
+          m->used[i] > vg_done(m->memory->context, i))
+        return true;
+  return false;
+}
+
+/* The real driver waits for submitted work in some cases only. Here it always does, and counts that work uses
+ * the memory, which would be lost there. */
 VG_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   CUresult result = vg_ready();
   if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&vg_lock);
   if (!whole(bytes) || !filled(address, bytes)) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  CUcontext context = find_mapping(address)->memory->context;
   result = vg_unsafe_call();
-  if (result == CUDA_SUCCESS) result = vg_wait_all(find_mapping(address)->memory->context);
+  if (result == CUDA_SUCCESS && in_use(address, bytes))
+    (void)vg_rm_step(context, VG_MEMORY_TORN, bytes);
+  if (result == CUDA_SUCCESS) result = vg_wait_all(context);
+  if (result == CUDA_SUCCESS) result = vg_rm_step(context, VG_MEMORY_UNMAP, bytes);
   if (result == CUDA_SUCCESS && !filled(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS) return vg_leave(result);
   for (struct mapping **at = &mappings; *at;) {

@@ -238,8 +238,8 @@ void vg_rm_give(CUcontext context, uint64_t ticket) {
   (void)call(KFD_FREE_MEMORY, arg);
 }
 
-CUresult vg_rm_map(CUcontext context) {
-  (void)context;
+CUresult vg_rm_step(CUcontext context, uint32_t op, uint64_t bytes) {
+  (void)context, (void)op, (void)bytes;
   return CUDA_SUCCESS;
 }
 

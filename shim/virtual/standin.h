@@ -212,7 +212,8 @@ bool vg_rm_alive(void);
 /* Device memory: a ticket for some bytes is given back, or ends with the context. */
 CUresult vg_rm_take(CUcontext context, uint64_t bytes, uint64_t *ticket);
 void vg_rm_give(CUcontext context, uint64_t ticket);
-CUresult vg_rm_map(CUcontext context); /* may a range be mapped? */
+/* May this step (enum vg_memory_op) proceed? Returns when it is over. */
+CUresult vg_rm_step(CUcontext context, uint32_t op, uint64_t bytes);
 CUresult vg_rm_room(uint32_t ordinal, uint64_t *free_bytes, uint64_t *total);
 
 /* cuda_ring.c (HIP: hip_kfd.c): channels */
@@ -239,12 +240,18 @@ void vg_memory_destroy(CUcontext context);
 CUresult vg_heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t *offset);
 CUresult vg_heap_give(CUcontext context, uint64_t offset);
 
+/* cuda_pinned.c: host memory of the program that the device shares */
+bool vg_pinned(CUcontext context, uintptr_t address, uint64_t bytes, uint64_t *offset);
+void vg_pinned_destroy(CUcontext context);
+
 /* cuda_vmm.c */
 static inline bool vg_is_mapped(CUdeviceptr address) {
   return address >= VG_MAPPED_BASE && address < VG_MAPPED_END;
 }
 /* The offset of a mapped address that the context can access, and how many bytes follow it there. */
 bool vg_mapped(CUcontext context, CUdeviceptr address, uint64_t *offset, uint64_t *bytes);
+/* The newest work on a channel uses the mapping at an address. */
+void vg_mapped_used(CUcontext context, CUdeviceptr address, uint32_t channel);
 CUresult vg_mapped_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr address);
 void vg_vmm_destroy(CUcontext context);
 

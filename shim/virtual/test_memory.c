@@ -4,9 +4,11 @@
  * GPU with 64 MiB, sets faults between lines, and reads the device's accounts.
  *
  *   test_memory            runs all checks and prints "ok NAME" or "FAIL ..."
+ *   test_memory stray      uses memory that is not mapped, prints "held FAILURES 0", waits for a line
  *   test_memory hold MiB   allocates, prints "held RESULT", waits for a line, repeats
  */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "test_call.h"
 
@@ -173,6 +175,35 @@ static void test_moves(void) {
   TRUE(free_bytes() == 64 * MIB);
 }
 
+/* Registered memory is copied without staging, and keeps its content. */
+static void test_pinned(void) {
+  unsigned char *own =
+      mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  static unsigned char back[PAGE];
+  uint64_t at = 0, shared = 0;
+  memset(own, 3, 2 * PAGE);
+  OK(CU(cuMemAlloc_v2, &at, (size_t)PAGE));
+  IS(1, CU(cuMemHostRegister_v2, own + 1, (size_t)PAGE, 0u));
+  OK(CU(cuMemHostRegister_v2, own, (size_t)PAGE, 0u));
+  IS(712, CU(cuMemHostRegister_v2, own + PAGE / 2, (size_t)PAGE, 0u));
+  IS(713, CU(cuMemHostUnregister, own + PAGE));
+  TRUE(own[0] == 3 && own[PAGE - 1] == 3 && own[PAGE] == 3);
+  OK(CU(cuMemHostGetDevicePointer_v2, &shared, own, 0u));
+  own[5] = 7;
+  OK(CU(cuMemcpyHtoDAsync_v2, at, own, (size_t)PAGE, NULL));
+  OK(CU(cuMemsetD8Async, at + 6, (unsigned char)9, (size_t)1, NULL));
+  OK(CU(cuMemcpyDtoHAsync_v2, own, at, (size_t)PAGE, NULL));
+  OK(CU(cuCtxSynchronize));
+  TRUE(own[5] == 7 && own[6] == 9 && own[7] == 3);
+  OK(CU(cuMemHostUnregister, own));
+  IS(713, CU(cuMemHostUnregister, own));
+  TRUE(own[5] == 7 && own[6] == 9);
+  OK(CU(cuMemcpyDtoH_v2, back, at, (size_t)PAGE));
+  TRUE(memcmp(own, back, PAGE) == 0);
+  OK(CU(cuMemFree_v2, at));
+  munmap(own, 2 * PAGE);
+}
+
 /* The end of a context frees what it had; ranges stay. */
 static void test_contexts(void) {
   handle second;
@@ -190,13 +221,33 @@ static void test_contexts(void) {
   OK(CU(cuMemAddressFree, at, (size_t)PAGE));
 }
 
+/* Work that uses memory which is not mapped, or not any more: the device counts. */
+static int stray(void) {
+  uint64_t at = 0, h = 0;
+  uint32_t us = 20000, seed = 5;
+  void *params[] = {&at, &us, &seed};
+  OK(CU(cuMemAddressReserve, &at, (size_t)(2 * PAGE), (size_t)0, 0ull, 0ull));
+  map_pages(at, &h, 1);
+  IS(1, CU(cuMemsetD8_v2, at + PAGE, (unsigned char)1, (size_t)8));
+  OK(CU(cuLaunchKernel, spin, 8u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, params, NULL));
+  unmap_pages(at, &h, 1); /* under the kernel */
+  OK(CU(cuLaunchKernel, spin, 8u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, params, NULL));
+  IS(700, CU(cuCtxSynchronize));
+  IS(700, CU(cuMemcpyDtoH_v2, &h, at, sizeof h));
+  printf("held %d %d\n", failures, 0);
+  fflush(stdout);
+  (void)getchar();
+  return 0;
+}
+
 static int hold(uint64_t bytes) {
-  char line[16];
+  char line[16] = "";
   uint64_t address, h;
   OK(CU(cuMemAddressReserve, &address, (size_t)PAGE, (size_t)0, 0ull, 0ull));
   do {
     uint64_t a = 0;
     int result = CU(cuMemAlloc_v2, &a, (size_t)bytes);
+    if (a && CU(cuMemcpyHtoD_v2, a, line, sizeof line)) result = 1;
     int mapped = CU(cuMemCreate, &h, (size_t)PAGE, &on_first, 0ull);
     if (mapped == 0) {
       mapped = CU(cuMemMap, address, (size_t)PAGE, (size_t)0, h, 0ull);
@@ -218,15 +269,13 @@ int main(int count, char **arguments) {
     printf("FAIL start\n");
     return 1;
   }
+  if (count > 1 && strcmp(arguments[1], "stray") == 0) return stray();
   if (count > 2) return hold(strtoull(arguments[2], NULL, 10) * MIB);
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"capacity", test_capacity},
-               {"small", test_small},
-               {"rules", test_rules},
-               {"moves", test_moves},
-               {"contexts", test_contexts}};
+  } tests[] = {{"capacity", test_capacity}, {"small", test_small},   {"rules", test_rules},
+               {"moves", test_moves},       {"pinned", test_pinned}, {"contexts", test_contexts}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     int before = failures;
     test = tests[i].name;

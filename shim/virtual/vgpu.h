@@ -53,8 +53,21 @@ struct vg_map {
   uint64_t _rsv1;
 };
 
-/* VG_ESC_MEMORY: device memory of a context, given back at its end at the latest. */
-enum vg_memory_op { VG_MEMORY_INFO = 0, VG_MEMORY_TAKE = 1, VG_MEMORY_GIVE = 2, VG_MEMORY_MAP = 3 };
+#define VG_ASK_OFFSET 12 /* in the control memory: not 0: ask before a copy from or to the host */
+
+/* VG_ESC_MEMORY: device memory of a context, given back at its end at the latest; and steps with it, which may
+ * fail on request. */
+enum vg_memory_op {
+  VG_MEMORY_INFO = 0,
+  VG_MEMORY_TAKE = 1,
+  VG_MEMORY_GIVE = 2,
+  VG_MEMORY_MAP = 3,
+  VG_MEMORY_UNMAP = 4,
+  VG_MEMORY_PIN = 5,
+  VG_MEMORY_COPY = 6,
+  VG_MEMORY_MISSED = 7, /* a kernel or a copy accesses an address that is not mapped: counted */
+  VG_MEMORY_TORN = 8,   /* submitted work uses memory that is unmapped: counted */
+};
 
 struct vg_memory {
   uint32_t client;
@@ -65,7 +78,9 @@ struct vg_memory {
   uint64_t free; /* out from here on */
   uint64_t total;
   uint32_t status;
-  uint32_t _rsv[5];
+  uint32_t _rsv;
+  uint64_t takes_ns; /* how long the step takes at least */
+  uint64_t _rsv1;
 };
 
 /* One entry of a channel's ring; written by the client, read once by the device. */

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ const (
 	areaMagic      = 0x41414756
 	noAddress      = ^uint64(0)
 	blockNS        = 10000
+	offsetAsk      = 12 // of the control block: not 0: ask before a copy
 	offsetPut      = 0
 	offsetWaiters  = 8
 	offsetDone     = 64
@@ -116,6 +118,12 @@ func sharedMemory(name string, size int64) (int, []byte, error) {
 		return fd, nil, fmt.Errorf("map %s: %w", name, err)
 	}
 	return fd, memory, nil
+}
+
+// askBeforeCopies sets whether the client asks before each copy from or to the host.
+func (a *area) askBeforeCopies(f *gpumodel.Faults) {
+	ask := slices.ContainsFunc(f.Steps, func(s *gpumodel.StepFault) bool { return s.Op == memoryCopy })
+	store32(a.control, offsetAsk, map[bool]uint32{true: 1}[ask])
 }
 
 // fds returns the descriptors for the client.

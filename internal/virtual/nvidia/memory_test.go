@@ -3,10 +3,12 @@
 package vnvidia
 
 import (
+	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	vdevice "xsched/internal/virtual/device"
 )
@@ -18,7 +20,7 @@ func TestMemory(t *testing.T) {
 	cmd := exec.Command("timeout", "-s", "KILL", "60", d.build("test_memory"))
 	cmd.Env = d.environment()
 	out, err := cmd.CombinedOutput()
-	if err != nil || strings.Contains(string(out), "FAIL") || strings.Count(string(out), "ok ") != 5 {
+	if err != nil || strings.Contains(string(out), "FAIL") || strings.Count(string(out), "ok ") != 6 {
 		t.Errorf("wrong result: %v\n%s", err, out)
 	}
 	d.statsWhen("everything to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && len(s.Memory) == 0 })
@@ -78,10 +80,35 @@ func TestMemoryFaults(t *testing.T) {
 	step("no-memory:0", "held 2 2")
 	step("map-fails:"+strconv.Itoa(p.pid()), "held 0 999")
 	step("", "held 0 0")
-	for _, bad := range []string{"no-memory:x", "no-memory:99", "map-fails", "slow-copies:0"} {
+	step("step:create:0:1", "held 2 0")                        // the allocation, not the page
+	step(fmt.Sprintf("step:create:%d:2", p.pid()), "held 0 2") // the second time
+	step("step:create:0:1+", "held 2 2")
+	step(fmt.Sprintf("step:map:%d:1", p.pid()+1), "held 0 0") // another process
+	step("step:map:0:1", "held 0 999")
+	step("step:copy:0:1", "held 1 0")
+	begun := time.Now()
+	step("step:map:0:1:300", "held 0 0")
+	if took := time.Since(begun); took < 300*time.Millisecond {
+		t.Errorf("a slow step took %v", took)
+	}
+	for _, bad := range []string{"no-memory:x", "no-memory:99", "map-fails", "slow-copies:0", "step:map:0", "step:map:0:0", "step:other:0:1", "step:map:0:1:0"} {
 		if d.SetFault(bad) == nil {
 			t.Errorf("%s is accepted", bad)
 		}
+	}
+}
+
+// The device counts accesses to memory that is not mapped, and memory that is unmapped below submitted work.
+func TestMemoryStray(t *testing.T) {
+	t.Setenv("VGPU_TEST_MEMORY", "67108864")
+	d := startDevice(t, 1)
+	p := d.program(exec.Command(d.build("test_memory"), "stray"), nil)
+	if got := strings.Join(p.expect("held"), " "); got != "held 0 0" {
+		t.Error(got)
+	}
+	s := d.statsWhen("the program to be known", func(s *vdevice.Stats) bool { return len(s.Clients) > 0 })
+	if a, ok := s.Client(p.pid()); !ok || a.Missed != 2 || a.Torn != 1 || a.Faults == 0 {
+		t.Errorf("%+v", a)
 	}
 }
 

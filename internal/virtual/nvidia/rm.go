@@ -86,6 +86,7 @@ type resourceManager struct {
 	capacity   uint64   // of each GPU
 	used       []uint64 // by GPU
 	faults     *gpumodel.Faults
+	costs      gpumodel.Costs
 	held       []heldControl
 	// newArea creates the shared memory of a context; set by the server.
 	newArea func(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error)
@@ -94,7 +95,7 @@ type resourceManager struct {
 func newResourceManager(gpus []*gpumodel.GPU, faults *gpumodel.Faults) *resourceManager {
 	return &resourceManager{
 		gpus: gpus, nextClient: firstClient, clients: map[uint32]*client{}, faults: faults,
-		capacity: DefaultMemory, used: make([]uint64, len(gpus)),
+		capacity: DefaultMemory, used: make([]uint64, len(gpus)), costs: gpumodel.RemoteCosts(),
 	}
 }
 

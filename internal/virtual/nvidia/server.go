@@ -283,6 +283,7 @@ func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, 
 		return nil, err
 	}
 	s.doorbells[a.doorbell] = a
+	a.askBeforeCopies(s.faults)
 	return a, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,8 +59,10 @@ func (s *server) ask(q vdevice.Query) vdevice.Reply {
 		if err := setFault(s.faults, q.Fault); err != nil {
 			return vdevice.Reply{Error: err.Error()}
 		}
+		s.askBeforeCopies()
 	case "clear-faults":
 		*s.faults = noFaults()
+		s.askBeforeCopies()
 		s.rm.answerHeld()
 	case "quit":
 		s.quit = true
@@ -67,6 +70,13 @@ func (s *server) ask(q vdevice.Query) vdevice.Reply {
 		return vdevice.Look(q, s.timelines)
 	}
 	return vdevice.Reply{}
+}
+
+// askBeforeCopies lets contexts ask before they copy, while a fault needs that.
+func (s *server) askBeforeCopies() {
+	for _, a := range s.doorbells {
+		a.askBeforeCopies(s.faults)
+	}
 }
 
 func (s *server) stats() *vdevice.Stats {
@@ -101,6 +111,32 @@ func noFaults() gpumodel.Faults {
 	}
 }
 
+// setStepFault parses OP:PID:N[+][:MS]: the Nth call from now fails, or takes so many milliseconds longer. With
+// a plus sign, so do all behind it. PID 0 is any process.
+func setStepFault(f *gpumodel.Faults, spec string) bool {
+	words := strings.Split(spec, ":")
+	if len(words) < 3 || len(words) > 4 {
+		return false
+	}
+	count, every := strings.CutSuffix(words[2], "+")
+	op, known := memorySteps[words[0]]
+	pid, err := strconv.Atoi(words[1])
+	n, err2 := strconv.Atoi(count)
+	if !known || err != nil || err2 != nil || n < 1 || pid < 0 {
+		return false
+	}
+	fault := &gpumodel.StepFault{Op: op, PID: pid, After: n - 1, Every: every}
+	if len(words) == 4 {
+		ms, err := strconv.Atoi(words[3])
+		if err != nil || ms < 1 {
+			return false
+		}
+		fault.Slow = time.Duration(ms) * time.Millisecond
+	}
+	f.Steps = append(f.Steps, fault)
+	return true
+}
+
 // setFault turns on a fault by name.
 func setFault(f *gpumodel.Faults, name string) error {
 	verb, pid, _ := strings.Cut(name, ":")
@@ -125,6 +161,10 @@ func setFault(f *gpumodel.Faults, name string) error {
 			return fmt.Errorf("set fault %q: want %s:N, from 0", name, verb)
 		}
 		map[string]map[int]bool{"hang-gpu": f.Hung, "no-memory": f.NoMemory}[verb][n] = true
+	case "step":
+		if !setStepFault(f, pid) {
+			return fmt.Errorf("set fault %q: want step:OP:PID:N[+][:MS] with create, map, unmap, pin or copy", name)
+		}
 	case "slow-copies":
 		n, err := strconv.Atoi(pid)
 		if err != nil || n < 1 {
@@ -133,7 +173,7 @@ func setFault(f *gpumodel.Faults, name string) error {
 		f.SlowCopies = n
 	default:
 		return fmt.Errorf("set fault %q: want suspend-noop, timeslice-ignored, lose-block, own-clients, never-answer:PID, refuse:PID, "+
-			"map-fails:PID, hang-gpu:N, no-memory:N or slow-copies:TIMES", name)
+			"map-fails:PID, hang-gpu:N, no-memory:N, slow-copies:TIMES or step:OP:PID:N", name)
 	}
 	return nil
 }
