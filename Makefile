@@ -339,6 +339,11 @@ test-e2e: all previous ## run the built binary on the virtual GPU, with injected
 test-e2e-long: all previous ## run the end-to-end tests of scale and of the simulator's accuracy
 	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/e2e/...
 
+CALLS ?= 10000000
+.PHONY: test-orders
+test-orders: all ## make CALLS (10,000,000) random calls in batches from several threads, from SEED (100) on: no call hangs
+	@XSCHED_ORDERS=$(CALLS) XSCHED_SEED=$(or $(SEED),100) $(GO) test -count 1 -timeout 2h -v -run '^TestLongCallOrders$$' ./test/e2e
+
 .PHONY: test-operator
 test-operator: all ## test what operators use with its real counterparts, such as Prometheus
 	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/operator/...

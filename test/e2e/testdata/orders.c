@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * orders SEED THREADS CALLS [SIGNALS]: random orders of calls from several threads into shared streams. Every stream computes a
- * value that depends on the order of its work; the program knows what it must be. Prints a line with the number of calls,
- * or what was wrong, or which call did not return in time.
+ * orders SEED THREADS CALLS [SIGNALS [HALTED]]: random orders of calls from several threads into shared streams. Every stream
+ * computes a value that depends on the order of its work; the program knows what it must be. Prints a line with the number
+ * of calls, or what was wrong, or which call did not return in time. HALTED: the shim's thread that releases forgotten batches
+ * is stopped by a debugger, so that a call which forgets to release one never returns.
  */
+#include <dirent.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,7 +54,7 @@ int cuEventSynchronize(handle);
 int cuEventQuery(handle);
 
 enum { NOT_READY = 600, NON_BLOCKING = 1, NO_TIMING = 2, RELAXED = 2 };
-enum { MOST_THREADS = 16, MOST_MODULES = 32, STAGED = 64, LIMIT_S = 30 };
+enum { MOST_THREADS = 16, MOST_MODULES = 32, STAGED = 64, LIMIT_S = 30, HALTED_LIMIT_S = 10 };
 /* A thread ends after so many turns, and another one begins. */
 enum { TURNS = 400 };
 
@@ -78,6 +82,8 @@ static unsigned lane_count, kernel_count; /* the latter atomic */
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t calls, most; /* the first atomic */
 static int signals;          /* streams wait for values: the shim does not batch then */
+static int halting = -1;     /* where the debugger reads which thread to stop; -1: no debugger */
+static unsigned limit_s = LIMIT_S;
 
 static void stop(const char *what, const char *call, long result) {
   printf("%s: %s gave %ld\n", what, call, result);
@@ -222,6 +228,7 @@ static void read_pinned(struct lane *lane) {
 }
 /* Without any call: only the shim's own thread can release a batch. */
 static void watch_memory(struct lane *lane) {
+  if (halting >= 0) return;
   uint64_t old = ~lane->value;
   lane->pinned[STAGED] = old;
   CU(cuMemcpyDtoHAsync_v2, (void *)&lane->pinned[STAGED], lane->memory, 8, lane->stream);
@@ -325,6 +332,46 @@ static void *work(void *worker) {
   return NULL;
 }
 
+/* ---- a debugger that stops the shim's thread -------------------------------------------------- */
+
+static void start_debugger(void) {
+  int ends[2];
+  pid_t parent = getpid(), child, thread;
+  if (pipe(ends) != 0 || (child = fork()) < 0) exit(2);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || read(ends[0], &thread, sizeof thread) != sizeof thread) _exit(0);
+    if (ptrace(PTRACE_SEIZE, thread, 0, 0) != 0 || ptrace(PTRACE_INTERRUPT, thread, 0, 0) != 0 ||
+        waitpid(thread, NULL, __WALL) != thread) {
+      perror("the shim's thread can't be stopped");
+      kill(parent, SIGKILL);
+    }
+    for (;;)
+      pause();
+  }
+  prctl(PR_SET_PTRACER, child);
+  halting = ends[1];
+  limit_s = HALTED_LIMIT_S;
+}
+
+/* True: there is such a thread, and it stops now. */
+static int halt(void) {
+  DIR *tasks = opendir("/proc/self/task");
+  int found = 0;
+  for (struct dirent *task; !found && tasks && (task = readdir(tasks));) {
+    char path[300], name[32] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+    FILE *file = fopen(path, "r");
+    if (file && fgets(name, sizeof name, file) && strcmp(name, "xsched-batch\n") == 0) {
+      pid_t thread = atoi(task->d_name);
+      found = write(halting, &thread, sizeof thread) == sizeof thread;
+    }
+    if (file) fclose(file);
+  }
+  if (tasks) closedir(tasks);
+  return found;
+}
+
 static void prepare(void) {
   CU(cuInit, 0);
   CU(cuCtxCreate_v2, &context, 0, 0);
@@ -345,8 +392,10 @@ static void prepare(void) {
 /* Starts threads again that have ended, and finds calls that do not return. */
 static void look_after(unsigned threads) {
   uint64_t seen[MOST_THREADS] = {0}, since[MOST_THREADS] = {0};
+  int halted = halting < 0;
   for (uint64_t ms = 0;; ms += 5) {
     unsigned alive = 0;
+    halted = halted || halt();
     for (unsigned i = 0; i < threads; i++) {
       struct worker *w = &workers[i];
       if (w->alive && __atomic_load_n(&w->ended, __ATOMIC_ACQUIRE)) {
@@ -357,7 +406,7 @@ static void look_after(unsigned threads) {
       alive += (unsigned)w->alive;
       uint64_t beats = __atomic_load_n(&w->beats, __ATOMIC_RELAXED);
       if (beats != seen[i] || !w->alive) seen[i] = beats, since[i] = ms;
-      if (ms - since[i] > LIMIT_S * 1000)
+      if (ms - since[i] > limit_s * 1000)
         stop("HANG", __atomic_load_n(&w->doing, __ATOMIC_RELAXED), (long)i);
     }
     if (alive == 0) return;
@@ -375,6 +424,7 @@ int main(int argc, char **argv) {
   for (unsigned i = 0; i < threads; i++)
     workers[i].random = (seed * 1000003 + i) * 0x9E3779B97F4A7C15u | 1;
   me = &workers[0];
+  if (argc > 5 && atoi(argv[5])) start_debugger();
   prepare();
   printf("R\n");
   fflush(stdout);
