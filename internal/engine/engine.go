@@ -74,7 +74,8 @@ type record struct {
 	working    bool               // counted there as having work
 
 	segments predict.Program
-	launches uint64 // of its program so far, if known
+	progress model.Progress // of its program, if known
+	bursts   uint64         // when its last request ended
 
 	session *waiting // of its session
 	waits   bool     // counted there; see waiting.go

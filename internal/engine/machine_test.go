@@ -239,7 +239,9 @@ func (m *machine) step() {
 		}
 		// Derived from the time, so that histories known by their seed stay the same.
 		fed := []time.Duration{0, 1, time.Hour, time.Hour, model.NotWaited, time.Hour}[m.now/10_000%6]
-		m.all(func(e *Engine) { e.SetProgress(m.now, q.ID, uint64(m.now/40_000), m.now/10_000%5 == 0) })
+		m.all(func(e *Engine) {
+			e.SetProgress(m.now, q.ID, model.Progress{Launches: uint64(m.now / 40_000), Bursts: uint64(m.now / 400_000), Waits: m.now/10_000%5 == 0})
+		})
 		m.all(func(e *Engine) { e.SetIdle(m.now, q.ID, fed) })
 	}
 }

@@ -28,7 +28,7 @@ const (
 	EventUnmanaged                      // Device, On
 	EventMark                           // PID, On: a request begins or ends
 	EventDecide                         // Changes, Wake
-	EventProgress                       // ID, Count: launches so far, On: a thread waits for them
+	EventProgress                       // ID, Count: launches so far, Bursts, On: a thread waits for them
 	EventCopying                        // ID, On: the queue has copies only
 	EventBounds                         // Length: hold, Tail: starvation bound
 )
@@ -75,6 +75,7 @@ type Event struct {
 	Length  time.Duration   `json:"length,omitempty"`
 	Tail    time.Duration   `json:"tail,omitempty"`
 	Count   uint64          `json:"count,omitempty"`
+	Bursts  uint64          `json:"bursts,omitempty"`
 	Name    string          `json:"name,omitempty"`
 	Hint    *model.Hint     `json:"hint,omitempty"`
 	Queue   *model.Queue    `json:"queue,omitempty"`
@@ -113,7 +114,7 @@ func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 	case EventBusy:
 		e.setBusy(ev.At, ev.ID, ev.On, ev.Length, ev.Tail)
 	case EventProgress:
-		e.SetProgress(ev.At, ev.ID, ev.Count, ev.On)
+		e.SetProgress(ev.At, ev.ID, model.Progress{Launches: ev.Count, Bursts: ev.Bursts, Waits: ev.On})
 	case EventHint:
 		e.SetHint(ev.At, ev.PID, *ev.Hint)
 	case EventQueueHint:

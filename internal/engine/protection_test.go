@@ -49,7 +49,7 @@ func beside(t *testing.T, mode model.Mode, lows int) (*Engine, func(length, fed,
 		e.SetBusy(now, high, true)
 		step(start.Add(length))
 		launches += 1000
-		e.SetProgress(now, high, launches, false)
+		e.SetProgress(now, high, model.Progress{Launches: launches})
 		e.SetIdle(now, high, fed)
 		step(start.Add(period))
 	}

@@ -259,7 +259,7 @@ func (s *script) event(what string, args []string) error {
 		return err
 	case "launched", "waits":
 		n, err := strconv.ParseUint(args[1], 10, 64)
-		s.e.SetProgress(s.now, s.names[args[0]].ID, n, what == "waits")
+		s.e.SetProgress(s.now, s.names[args[0]].ID, model.Progress{Launches: n, Waits: what == "waits"})
 		return err
 	case "prio":
 		p, err := strconv.Atoi(args[1])

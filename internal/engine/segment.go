@@ -18,7 +18,7 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 	length := now.Sub(q.ChangedAt)
 	switch {
 	case busy:
-		r.segments.Begin(now, r.launches)
+		r.segments.Begin(now, r.progress.Launches)
 	case fed == model.NotWaited:
 		r.segments.Pause(now)
 	case q.ChangedAt == 0 || r.dev.size() == 1:
@@ -30,7 +30,14 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 		if tail == 0 || tail > length {
 			tail = length - fed
 		}
-		r.segments.Gathered = q.Verdict.Gather > 0
+		switch {
+		case q.Verdict.Gather == 0:
+		case r.progress.Bursts != r.bursts:
+			r.segments.Gathered = model.Gathered
+		default:
+			r.segments.Gathered = model.NotGathered
+		}
+		r.bursts = r.progress.Bursts
 		r.segments.End(now, q.ChangedAt, fed, tail, r.lows(now, q))
 	}
 	q.Feeding = r.segments.Feeding()
@@ -60,17 +67,16 @@ func (r *record) lows(now model.Time, q *policy.Queue) model.Lower {
 	return model.LowerYield
 }
 
-// SetProgress reports how many kernels the program of a queue has launched so far,
-// and whether a thread waits for them. Report it before SetBusy and SetIdle, when
-// a thread begins to wait, and for the queues of ProgressDue.
-func (e *Engine) SetProgress(now model.Time, id model.QueueID, launches uint64, waits bool) {
+// SetProgress reports the progress of a queue's program. Report it before SetBusy
+// and SetIdle, when a thread begins to wait, and for the queues of ProgressDue.
+func (e *Engine) SetProgress(now model.Time, id model.QueueID, progress model.Progress) {
 	r := e.queues[id]
 	if r == nil {
 		return
 	}
-	e.saw(Event{Kind: EventProgress, At: now, ID: id, Count: launches, On: waits})
-	r.launches = launches
-	r.segments.Progress(now, launches, waits)
+	e.saw(Event{Kind: EventProgress, At: now, ID: id, Count: progress.Launches, Bursts: progress.Bursts, On: progress.Waits})
+	r.progress = progress
+	r.segments.Progress(now, progress.Launches, progress.Waits)
 	q := r.dev.queue(r)
 	if f := r.segments.Feeding(); f != q.Feeding {
 		q.Feeding = f

@@ -111,6 +111,6 @@ func (a *activity) traced(t engine.Transition) {
 
 // progressed reports a program's launches to the engine, and whether a thread waits for them.
 func (a *activity) progressed(now model.Time, q *queue, v *wire.QueueView, waits bool) {
-	a.engine.SetProgress(now, q.id, v.Launches, waits)
+	a.engine.SetProgress(now, q.id, model.Progress{Launches: v.Launches, Bursts: v.Bursts, Waits: waits})
 	a.engine.dirty = true
 }

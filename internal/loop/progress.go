@@ -54,7 +54,7 @@ func (p *progress) read(now model.Time) {
 		if waits {
 			q.seen.waits = v.Waits
 		}
-		p.engine.SetProgress(now, id, v.Launches, waits)
+		p.engine.SetProgress(now, id, model.Progress{Launches: v.Launches, Bursts: v.Bursts, Waits: waits})
 	}
 }
 

@@ -23,6 +23,10 @@ type Batching struct {
 	Submit, Wait time.Duration
 	Tail         time.Duration // of the requests that gathered as a whole; 0: not known
 
+	// Refused: the program was asked to gather, and did not. Its runtime or its driver can't, or others wait for
+	// its work on the device.
+	Refused bool
+
 	against int8   // requests in a row that speak against the decision
 	short   int8   // requests in a row that were too short to measure
 	whole   int8   // requests that gathered as a whole
@@ -30,6 +34,16 @@ type Batching struct {
 	next    uint32 // pause after the next attempt that fails
 	left    uint32 // requests until the tail is measured again
 }
+
+// Gathering is what became of the kernels of a request.
+type Gathering int8
+
+// NotAsked: they were not to gather. Gathered: they did. NotGathered: they did not, although the policy asked for it.
+const (
+	NotAsked Gathering = iota
+	Gathered
+	NotGathered
+)
 
 // WholeRequest is a burst that begins when the program waits.
 const WholeRequest = math.MaxUint16
@@ -54,8 +68,8 @@ const (
 	batchPause, batchLongest = 1024, 1 << 20
 )
 
-// End reports a request that ended, and whether its kernels gathered on the device.
-func (b *Batching) End(launches uint64, submit, wait time.Duration, gathered bool) {
+// End reports a request that ended.
+func (b *Batching) End(launches uint64, submit, wait time.Duration, how Gathering) {
 	if launches < batchLaunches || submit < batchMin {
 		if b.short++; b.short >= batchShort {
 			b.short, b.Burst, b.whole = 0, 0, 0
@@ -64,16 +78,17 @@ func (b *Batching) End(launches uint64, submit, wait time.Duration, gathered boo
 	}
 	b.Launches, b.Submit, b.Wait, b.short = launches, submit, wait, 0
 	suits := submit <= batchMax && wait <= submit
-	loses := gathered && b.Burst == WholeRequest && wait > submit/2 // the device is the limit, not the CPU
+	loses := how == Gathered && b.Burst == WholeRequest && wait > submit/2 // the device is the limit, not the CPU
+	refuses := how == NotGathered
 	if b.pause > 0 {
 		b.pause--
 		suits = false
 	}
 	on := b.Burst > 0
 	switch {
-	case (suits && !loses) == on:
+	case (suits && !loses && !refuses) == on:
 		b.against = 0
-		if on && gathered {
+		if on && how == Gathered {
 			b.measure(launches, submit, wait)
 		}
 		return
@@ -84,8 +99,9 @@ func (b *Batching) End(launches uint64, submit, wait time.Duration, gathered boo
 	b.Burst, b.against, b.whole = 0, 0, 0
 	switch {
 	case !on:
-		b.Burst = WholeRequest
-	case loses:
+		b.Burst, b.Refused = WholeRequest, false
+	case loses || refuses:
+		b.Refused = refuses
 		b.next = min(max(batchPause, 2*b.next), batchLongest)
 		b.pause = b.next
 	}

@@ -22,30 +22,41 @@ func TestBatching(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests []request
 		want     uint32
-		without  bool // the policy does not let kernels gather
+		how      Gathering // if asked: NotAsked means that they gather, -1 that the policy does not let them
 	}{
-		"one":                         {again(1, short), 0, false},
-		"short":                       {again(4, short), WholeRequest, false},
-		"short, tail known":           {again(8, short), 59, false}, // 70 * (1 - 0.6 * 0.5 / 2)
-		"measured again":              {again(8+batchPause, short), WholeRequest, false},
-		"few kernels":                 {again(100, few), 0, false},
-		"long":                        {again(8, long), 0, false},
-		"GPU-bound":                   {again(8, busy), 0, false},
-		"one of another kind":         {slices.Concat(again(8, short), again(1, long), again(1, short)), 59, false},
-		"several of another kind":     {slices.Concat(again(8, short), again(4, long)), 0, false},
-		"in parts":                    {again(8, part, part, short), 59, false},
-		"parts only":                  {slices.Concat(again(8, short), again(batchShort, part)), 0, false},
-		"interrupted, then not":       {slices.Concat(again(2, short), again(1, long), again(3, short)), 0, false},
-		"the device is the limit":     {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2})), 0, false},
-		"it would be, without bursts": {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2})), WholeRequest, true},
-		"lost, and pauses":            {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2}), again(1000, short)), 0, false},
-		"lost, and tries again":       {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2}), again(1028, short)), WholeRequest, false},
+		"one":                         {again(1, short), 0, NotAsked},
+		"short":                       {again(4, short), WholeRequest, NotAsked},
+		"short, tail known":           {again(8, short), 59, NotAsked}, // 70 * (1 - 0.6 * 0.5 / 2)
+		"measured again":              {again(8+batchPause, short), WholeRequest, NotAsked},
+		"few kernels":                 {again(100, few), 0, NotAsked},
+		"long":                        {again(8, long), 0, NotAsked},
+		"GPU-bound":                   {again(8, busy), 0, NotAsked},
+		"one of another kind":         {slices.Concat(again(8, short), again(1, long), again(1, short)), 59, NotAsked},
+		"several of another kind":     {slices.Concat(again(8, short), again(4, long)), 0, NotAsked},
+		"in parts":                    {again(8, part, part, short), 59, NotAsked},
+		"parts only":                  {slices.Concat(again(8, short), again(batchShort, part)), 0, NotAsked},
+		"interrupted, then not":       {slices.Concat(again(2, short), again(1, long), again(3, short)), 0, NotAsked},
+		"the device is the limit":     {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2})), 0, NotAsked},
+		"it would be, without bursts": {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2})), WholeRequest, -1},
+		"refused":                     {again(8, short), 0, NotGathered},
+		"refused once":                {again(7, short), WholeRequest, NotGathered},
+		"refused, and tries again":    {again(12+batchPause, short), WholeRequest, NotGathered},
+		"lost, and pauses":            {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2}), again(1000, short)), 0, NotAsked},
+		"lost, and tries again":       {slices.Concat(again(4, short), again(4, request{70, 2 * ms, 3 * ms / 2}), again(1028, short)), WholeRequest, NotAsked},
 	} {
 		var b Batching
 		for _, r := range c.requests {
-			b.End(r.launches, r.submit, r.wait, b.Burst > 0 && !c.without)
+			how := NotAsked
+			switch {
+			case b.Burst == 0 || c.how < 0: // the policy does not let them
+			case c.how == NotAsked:
+				how = Gathered
+			default:
+				how = c.how
+			}
+			b.End(r.launches, r.submit, r.wait, how)
 		}
-		if b.Burst != c.want {
+		if b.Burst != c.want || b.Refused != (c.how == NotGathered && c.want == 0) {
 			t.Errorf("%s: %+v", name, b)
 		}
 	}

@@ -28,6 +28,13 @@ const (
 // thread waited: the request goes on.
 const NotWaited = time.Duration(-1)
 
+// Progress is what a program has submitted so far.
+type Progress struct {
+	Launches uint64
+	Bursts   uint64 // batches that were released to the device
+	Waits    bool   // a thread waits for the launches
+}
+
 // Feeding is what policies know about how a program submits work.
 type Feeding struct {
 	Class Class

@@ -52,9 +52,9 @@ type Program struct {
 // segment is the current one.
 type segment struct {
 	open, waits   bool
-	follows       bool       // it belongs to the request of the last one
-	held          bool       // lower queues were still stopped when it began
-	Gathered      bool       // its kernels waited on the device for each other
+	follows       bool // it belongs to the request of the last one
+	held          bool // lower queues were still stopped when it began
+	Gathered      model.Gathering
 	gaveUp        bool       // a stop ended before the wait
 	overdue       bool       // it waits for too long
 	began, waitAt model.Time // waitAt: when a thread began to wait

@@ -72,6 +72,9 @@ func (r *rank) tickBatch() {
 // releaseBatch lets the work of a batch run.
 func (r *rank) releaseBatch() {
 	b := &r.batch
+	if len(b.work) > 0 {
+		r.page.bursts++
+	}
 	for _, w := range b.work {
 		if len(r.held) > 0 || !r.open() {
 			r.held = append(r.held, w)

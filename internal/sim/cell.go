@@ -197,7 +197,7 @@ func (c *cell) decide() {
 	c.dirty = false
 	c.due = c.engine.ProgressDue(c.now, c.due[:0])
 	for _, id := range c.due {
-		c.engine.SetProgress(c.now, id, c.ranks[id.Session-1].page.launches, false)
+		c.engine.SetProgress(c.now, id, c.ranks[id.Session-1].page.progress(false))
 	}
 	changes, wake := c.engine.Decide(c.now)
 	c.wake = max(wake, c.now+1)

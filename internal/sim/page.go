@@ -18,11 +18,16 @@ type page struct {
 	fed         model.Time // when the program last began to wait
 	submitted   uint64
 	launches    uint64 // kernels
+	bursts      uint64 // batches that were released
 	copies      uint64
 	waits       uint64
 }
 
 func (p *page) busy() bool { return p.transitions%2 == 1 }
+
+func (p *page) progress(waits bool) model.Progress {
+	return model.Progress{Launches: p.launches, Bursts: p.bursts, Waits: waits}
+}
 
 // wait records that the program begins to wait for what it has submitted.
 func (p *page) wait(now model.Time) {
@@ -85,7 +90,7 @@ func (c *cell) scan() {
 		r.known.waits = r.page.waits
 		if r.page.transitions == r.known.transitions {
 			if waited {
-				c.engine.SetProgress(c.now, r.id, r.page.launches, true)
+				c.engine.SetProgress(c.now, r.id, r.page.progress(true))
 				c.dirty = true
 			}
 			continue
@@ -106,11 +111,11 @@ func (c *cell) scan() {
 		busy := r.page.busy()
 		if busy == r.known.busy {
 			if again { // idle for a moment that nobody saw
-				c.engine.SetProgress(c.now, r.id, r.page.launches, fed > 0)
+				c.engine.SetProgress(c.now, r.id, r.page.progress(fed > 0))
 				c.engine.SetIdleAfter(c.now, r.id, fed, tail)
 				c.engine.SetBusy(c.now, r.id, true)
 				if r.page.fed >= r.page.changed {
-					c.engine.SetProgress(c.now, r.id, r.page.launches, true)
+					c.engine.SetProgress(c.now, r.id, r.page.progress(true))
 				}
 				c.dirty = true
 			}
@@ -120,11 +125,11 @@ func (c *cell) scan() {
 		if busy && c.now >= epoch.Add(c.plan.warmup) {
 			c.classes[r.inst.class].periods++
 		}
-		c.engine.SetProgress(c.now, r.id, r.page.launches, busy && waited || fed > 0)
+		c.engine.SetProgress(c.now, r.id, r.page.progress(busy && waited || fed > 0))
 		if busy {
 			c.engine.SetBusy(c.now, r.id, true)
 			if waited && r.page.fed >= r.page.changed {
-				c.engine.SetProgress(c.now, r.id, r.page.launches, true)
+				c.engine.SetProgress(c.now, r.id, r.page.progress(true))
 			}
 		} else {
 			c.engine.SetIdleAfter(c.now, r.id, fed, tail)
