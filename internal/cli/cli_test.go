@@ -54,7 +54,9 @@ func TestWriteList(t *testing.T) {
 		{PID: 15, User: "root", State: "idle", SLO: &control.SLO{Attainment: 1, BudgetLeft: 1}, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []control.Queue{
 			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was requested: no driver"},
 		}, Protection: []control.Protection{{Device: "0000:01:00.0", State: "learning", Requests: 7, NativeSource: "modelled"}}},
-		{PID: 16, User: "root", State: "idle", Command: "y", Protection: []control.Protection{{State: "protected", GainP99US: 900, NativeSource: "modelled", CostRatio: 0.0001}}},
+		{PID: 16, User: "root", State: "idle", Command: "y", Protection: []control.Protection{{
+			State: "protected", GainP99US: 900, NativeSource: "modelled", CostRatio: 0.0001, Submission: control.Submission{Strategy: "batches", Reason: "70 kernels"},
+		}}},
 	}}
 	var text strings.Builder
 	writeList(&text, list, 0)
@@ -72,6 +74,7 @@ note: 15: priority 9 was not granted
 note: 15: Lv1 on 0000:01:00.0: Lv3 was requested: no driver
 protection: 15: learning, 7 requests
 protection: 16: -0.9 ms P99 (modelled), costs others nothing
+strategy: 16: batches (70 kernels)
 `
 	if got := text.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

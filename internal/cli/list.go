@@ -54,7 +54,8 @@ the highest priority come first, and among equals those that joined first.
 
 A line "protection" follows for each program that runs before others: by how
 much that shortens its P99 request (modelled, or measured), and which share of
-the GPU's time others lose for it at most.`,
+the GPU's time others lose for it at most. A line "strategy" says how lower
+programs share the GPU with it, and why.`,
 		Example: `  xsched list
   xsched list --json | jq '.processes[].pid'
   xsched list --watch

@@ -58,7 +58,14 @@ func writeList(w io.Writer, list control.List, width int) {
 		writeHints(w, &p)
 		writeMemory(w, &p)
 		for _, g := range p.Protection {
-			fmt.Fprintln(w, cut(protectionText(p.PID, len(p.Protection) > 1, &g), width))
+			on := ""
+			if len(p.Protection) > 1 {
+				on = " on " + g.Device
+			}
+			fmt.Fprintln(w, cut(fmt.Sprintf("protection: %d%s: %s", p.PID, on, top.Protection(&g)), width))
+			if s := top.Strategy(&g.Submission); s != "" {
+				fmt.Fprintln(w, cut(fmt.Sprintf("strategy: %d%s: %s", p.PID, on, s), width))
+			}
 		}
 	}
 	if len(list.Processes) == 0 {
@@ -209,13 +216,4 @@ func writeMemory(w io.Writer, p *control.Process) {
 		}
 		fmt.Fprintf(w, "memory: %d on %s: %s\n", p.PID, m.Device, text)
 	}
-}
-
-// protectionText says what protection gains a program, and what it costs others.
-func protectionText(pid int, several bool, p *control.Protection) string {
-	text := fmt.Sprintf("protection: %d", pid)
-	if several {
-		text += " on " + p.Device
-	}
-	return text + ": " + top.Protection(p)
 }

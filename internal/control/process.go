@@ -246,6 +246,15 @@ type Submission struct {
 	Late    uint64 `json:"late"`
 	Early   uint64 `json:"early"`
 	Unaided uint64 `json:"unaided"`
+	// Launches, SubmitUS and WaitUS describe the last request of eight kernels or more: its kernels, the time until
+	// a thread waited for them, and the time until they were done.
+	Launches uint64  `json:"launches"`
+	SubmitUS float64 `json:"submit_us"`
+	WaitUS   float64 `json:"wait_us"`
+	// Strategy is how lower programs share the GPU with it at present: suspended, tiny slices, batches, just in time,
+	// native, or empty without any. Reason says why.
+	Strategy string `json:"strategy"`
+	Reason   string `json:"reason"`
 }
 
 // The states of Protection.

@@ -140,6 +140,8 @@ func protection(s *policy.ProtectionStatus) control.Protection {
 		Submission: control.Submission{
 			Class: s.Segments.Class.String(), Requests: s.Segments.Known, LeadUS: us(s.Segments.Lead), HitRatio: s.Segments.Hits,
 			InTime: s.Segments.Counts.InTime, Late: s.Segments.Counts.Late, Early: s.Segments.Counts.Early, Unaided: s.Segments.Counts.Unaided,
+			Launches: s.Segments.Batch.Launches, SubmitUS: us(s.Segments.Batch.Submit), WaitUS: us(s.Segments.Batch.Wait),
+			Strategy: s.Sharing.String(), Reason: s.Segments.Why(s.Sharing),
 		},
 	}
 	switch {

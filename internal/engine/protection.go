@@ -244,7 +244,10 @@ func (d *device) submissions(all []policy.ProtectionStatus) {
 			continue
 		}
 		if s := r.segments.State(); s.Known >= all[i].Segments.Known {
-			all[i].Segments = s
+			all[i].Segments, all[i].Sharing = s, model.SharingNone
+			if r.parked == nil {
+				all[i].Sharing = d.queue(r).Verdict.Sharing
+			}
 		}
 	}
 }

@@ -76,6 +76,7 @@ type SegmentState struct {
 	Hits      float64
 	Predicted bool
 	Counts    SegmentCounts
+	Batch     Batching
 }
 
 // SegmentCounts counts the segments of a launch-bound program by how their stop was.

@@ -125,6 +125,8 @@ type Verdict struct {
 	Slice time.Duration
 	// Gather is how many launches wait on the device for each other; 0: none.
 	Gather uint32
+	// Sharing is how lower queues share the device with this one, for display.
+	Sharing Sharing
 }
 
 // Plan is one verdict per queue of a view, in its order.

@@ -48,40 +48,25 @@ type hpf struct {
 	idleGap time.Duration
 }
 
-// sharing is how the active low shares the device with the highest class.
-type sharing int
-
-const (
-	// notShared: the low runs only while the highs are idle.
-	notShared sharing = iota
-	// tinySlice: the low has a tiny slice, which the hardware leaves for a high by itself.
-	tinySlice
-	// batches: as tinySlice. The kernels of the highs gather on the device first.
-	batches
-	// driverSlice: the low has the driver's slice while the highs, which are launch-bound,
-	// submit, and gives way before their programs wait.
-	driverSlice
-	// usefulSlice: the low progresses next to the highs.
-	usefulSlice
-)
-
 // sharing returns how lows share the device with the highs, [high, end).
-func (h hpf) sharing(v *View, high, end int) sharing {
+func (h hpf) sharing(v *View, high, end int) model.Sharing {
 	switch {
 	case h.low >= UsefulSlice:
-		return usefulSlice
+		return model.SharingUseful
 	case v.Unmanaged || h.idleGap > 0 || !v.allSliced(high, end):
-		return notShared
+		return model.SharingStop
 	case v.LaunchBound.gathers() && v.gathers(high, end):
-		return batches
+		return model.SharingBatches
 	case v.CanSuspend && !v.LaunchBound.tiny() && v.allLaunchBound(high, end):
-		return driverSlice
+		return model.SharingInTime
 	}
-	return tinySlice
+	return model.SharingTiny
 }
 
 // concurrent reports that the low progresses while a high works.
-func (s sharing) concurrent() bool { return s == driverSlice || s == usefulSlice }
+func (c *contest) concurrent() bool {
+	return c.sharing == model.SharingInTime || c.sharing == model.SharingUseful
+}
 
 func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Time) {
 	c := contest{View: v, now: now, hold: max(h.idleGap, v.Knobs.Hold), turn: *state, high: v.next(0, len(v.Queues), admitted)}
@@ -97,13 +82,13 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	c.turn.rhythm = state.rhythm
 	c.sharing = h.sharing(v, c.high, c.end)
 	stop, stopWake := false, model.Never
-	if c.sharing == driverSlice {
+	if c.sharing == model.SharingInTime {
 		stop, stopWake = v.stopForAny(now, c.high, c.end)
 	}
 	highs, lows := h.verdicts(&c, stop)
 	plan := v.all(lows)
 	fill(plan[:c.end], highs)
-	for i := c.high; c.sharing == batches && i < c.end; i++ {
+	for i := c.high; c.sharing == model.SharingBatches && i < c.end; i++ {
 		plan[i].Gather = v.Queues[i].Feeding.Burst
 	}
 	if !v.CanSuspend || stop && !v.LaunchBound.tinyStop() {
@@ -122,14 +107,14 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 // verdicts returns those of the highs and of the lows, of which the active one runs. Suspended lows
 // already have their slice, so that a turn sets none. stop: lows give way to a launch-bound high.
 func (h hpf) verdicts(c *contest, stop bool) (highs, lows model.Verdict) {
-	highs, lows = model.Verdict{Run: true, Slice: h.high}, model.Verdict{Limit: true, Slice: h.low}
+	highs, lows = model.Verdict{Run: true, Slice: h.high, Sharing: c.sharing}, model.Verdict{Limit: true, Slice: h.low}
 	if c.Unmanaged || c.several(c.high, c.end, 1, ready) {
 		highs.Slice = min(h.high, c.Knobs.PeerSlice) // else the second waits for all the work of the first
 	}
 	switch c.sharing {
-	case notShared:
+	case model.SharingStop:
 		lows.Slice = 0
-	case driverSlice:
+	case model.SharingInTime:
 		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
 		lows.Slice = c.besideSlice(stop)
 	}
@@ -149,14 +134,14 @@ type contest struct {
 	now       model.Time
 	hold      time.Duration // how long highs count as busy after their work
 	turn      turn
-	sharing   sharing
+	sharing   model.Sharing
 	high, end int // the highs
 	low       int // the first queue below them that may run
 }
 
 // active returns the low that may run and gives it the turn, -1 for none, and when to ask again.
 func (c *contest) active() (int, model.Time) {
-	if c.sharing == tinySlice {
+	if c.sharing == model.SharingTiny {
 		if until := c.chained(c.now, c.high, c.end); until > c.now {
 			return -1, until
 		}
@@ -164,7 +149,7 @@ func (c *contest) active() (int, model.Time) {
 	cur := c.running(c.low)
 	from, free := ready, c.freeAt(cur)
 	if free > c.now { // only a low that the hardware leaves by itself may run
-		if c.sharing == notShared {
+		if c.sharing == model.SharingStop {
 			return -1, free
 		}
 		from = readySliced
@@ -233,7 +218,7 @@ func (c *contest) choose(cur int, from func(*Queue) bool) (int, model.Time) {
 	}
 	// best has the rank of cur, or is cur. Is it another queue's turn?
 	end := c.classEnd(cur)
-	if !c.several(best, end, 1, from) || !c.sharing.concurrent() && c.next(0, c.low, ready) >= 0 {
+	if !c.several(best, end, 1, from) || !c.concurrent() && c.next(0, c.low, ready) >= 0 {
 		return cur, model.Never // alone, or a high works: a turn would be of no use
 	}
 	length := c.equalTurn(best, from)
@@ -328,7 +313,7 @@ func (v *View) equalTurn(first int, from func(*Queue) bool) time.Duration {
 // while one is busy. cur is the active low, or -1.
 func (c *contest) freeAt(cur int) model.Time {
 	free := c.now
-	if c.sharing.concurrent() {
+	if c.concurrent() {
 		return free
 	}
 	for i := c.high; i < c.end; i++ {
@@ -340,7 +325,7 @@ func (c *contest) freeAt(cur int) model.Time {
 			free = max(free, q.ChangedAt.Add(c.hold))
 		}
 	}
-	if cur >= 0 && (c.sharing == notShared || !c.Queues[cur].Slices) {
+	if cur >= 0 && (c.sharing == model.SharingStop || !c.Queues[cur].Slices) {
 		return c.now // a low that must not run beside the high runs already
 	}
 	return free

@@ -367,6 +367,8 @@ type ProtectionStatus struct {
 	CostShare            float64       // of the recent time, at most
 	// Segments is how the program submits its requests.
 	Segments model.SegmentState
+	// Sharing is how lower queues share the device with it at present.
+	Sharing model.Sharing
 }
 
 // Gain is by how much protection shortens the P99; 0: unknown yet.

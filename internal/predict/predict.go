@@ -72,7 +72,7 @@ type segment struct {
 // State returns what is known, for display.
 func (p *Program) State() model.SegmentState {
 	n := p.first.n + p.next.n
-	return model.SegmentState{Class: p.class.Is, Known: n, Lead: p.lead, Hits: float64(p.hits), Predicted: n > 0 && !p.poor(), Counts: p.counts}
+	return model.SegmentState{Class: p.class.Is, Known: n, Lead: p.lead, Hits: float64(p.hits), Predicted: n > 0 && !p.poor(), Counts: p.counts, Batch: p.batch}
 }
 
 // Feeding returns what a policy needs to know.

@@ -175,6 +175,9 @@ func facts(p *control.Process) []string {
 			on = " on " + screen.Clean(p.Protection[i].Device)
 		}
 		facts = append(facts, "protection"+on+": "+Protection(&p.Protection[i]))
+		if s := Strategy(&p.Protection[i].Submission); s != "" {
+			facts = append(facts, "strategy"+on+": "+s)
+		}
 	}
 	if p.Preemptions == 0 && p.LostNS == 0 {
 		facts = append(facts, "never preempted")
@@ -198,6 +201,14 @@ func facts(p *control.Process) []string {
 		facts = append(facts, screen.Clean(p.PriorityReason))
 	}
 	return facts
+}
+
+// Strategy tells how lower programs share the GPU with a program, and why; "" if there are none.
+func Strategy(s *control.Submission) string {
+	if s.Strategy == "" {
+		return ""
+	}
+	return screen.Clean(s.Strategy) + " (" + screen.Clean(s.Reason) + ")"
 }
 
 // Protection tells what running before lower programs gains a program, and what it costs them.

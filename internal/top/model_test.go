@@ -281,6 +281,7 @@ func TestProtectionShown(t *testing.T) {
 		{func(*control.Protection) {}, "protection: -34.1 ms P99 (modelled), costs others up to 2.1 %"},
 		{func(p *control.Protection) { p.CostRatio = 0 }, "protection: -34.1 ms P99 (modelled), costs others nothing"},
 		{func(p *control.Protection) { p.State, p.Requests = control.ProtectionLearning, 7 }, "protection: learning, 7 requests"},
+		{func(p *control.Protection) { p.Submission.Strategy, p.Submission.Reason = "batches", "70 ker\x1bnels" }, "strategy: batches (70 ker?nels)"},
 		{func(p *control.Protection) {
 			p.State, p.GainP99US, p.NativeSource = control.ProtectionNative, -1500, "mea\x1bsured"
 		}, "protection: +1.5 ms P99 (mea?sured), not worth its cost"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,4 +199,28 @@ func (w *world) longRequests(high, low, kernels int, from, to int64) (r longReco
 	slices.Sort(ends)
 	r.share, r.end, r.beside = shares[r.n/2], ends[r.n/2], float64(beside)/float64(r.n)
 	return r
+}
+
+// TestShortRequestsGather: the kernels of short launch-bound requests gather on the device, and go on doing so: the daemon
+// sees that they did. The program's entry says why.
+func TestShortRequestsGather(t *testing.T) {
+	t.Parallel()
+	const kernels, us = 20, 10
+	w := newWorld(t)
+	high := w.tenant(options{priority: 10}, us, "--feed", strconv.Itoa(kernels))
+	low := w.tenant(options{}, 20000)
+	w.waitLevel(low.pid(), 3)
+	low.send("loop")
+	high.send("rate 50")
+	high.iterates(60)
+	eventually(t, soon, "its kernels gather, and the daemon says why", func() bool {
+		p := w.process(high.pid())
+		if p == nil || len(p.Protection) != 1 {
+			return false
+		}
+		s := p.Protection[0].Submission
+		return p.Queues[0].Bursts > 20 && s.Strategy == "batches" && strings.HasPrefix(s.Reason, "20 kernels in ") && s.Launches == kernels
+	})
+	high.finish()
+	low.finish()
 }

@@ -42,10 +42,12 @@ export function protection(p: Process): [string, string][] {
   const all = p.protection ?? [];
   return all.flatMap((on): [string, string][] => {
     const name = all.length > 1 ? `Protection on ${plain(on.device)}` : "Protection";
-    if (on.state === "learning") return [[name, `learning, ${count(on.requests)} requests`]];
+    const how = on.submission?.strategy;
+    const strategy: [string, string][] = how ? [[`Strategy${all.length > 1 ? ` on ${plain(on.device)}` : ""}`, `${plain(how)}: ${plain(on.submission.reason)}`]] : [];
+    if (on.state === "learning") return [[name, `learning, ${count(on.requests)} requests`], ...strategy];
     const cost = on.cost_ratio < 0.0005 ? "nothing" : `up to ${percent(on.cost_ratio)}`;
     const gain = on.gain_p99_us > 0 ? `${duration(on.gain_p99_us)} of ${duration(on.native_p99_us)} (${plain(on.native_source)})` : "nothing";
-    return [[`${name} gains, P99`, gain], [`${name} costs others`, on.state === "native" ? "nothing: off, because it gains too little" : cost]];
+    return [[`${name} gains, P99`, gain], [`${name} costs others`, on.state === "native" ? "nothing: off, because it gains too little" : cost], ...strategy];
   });
 }
 

@@ -77,6 +77,8 @@ test("protection has its gain and its cost by GPU", () => {
   assert.deepEqual(facts({ cost_ratio: 0.0001 })[1], ["Protection costs others", "nothing"]);
   assert.deepEqual(facts({ state: "learning", requests: 1200 }), [["Protection", "learning, 1,200 requests"]]);
   assert.deepEqual(facts({ state: "native", gain_p99_us: -3 }), [["Protection gains, P99", "nothing"], ["Protection costs others", "nothing: off, because it gains too little"]]);
+  const submission = { strategy: "batches", reason: "70 kernels\n" } as Protection["submission"];
+  assert.deepEqual(facts({ submission })[2], ["Strategy", "batches: 70 kernels\ufffd"]);
   assert.deepEqual(facts({}, { device: "b\n", state: "learning", requests: 0 }).map(([name]) => name),
     ["Protection on 0000:01:00.0 gains, P99", "Protection on 0000:01:00.0 costs others", "Protection on b\ufffd"]);
 });
