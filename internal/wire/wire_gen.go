@@ -174,7 +174,9 @@ type Header struct {
 	LeaseDeadlineNS  uint64
 	MemoryQuota      uint64
 	MemoryMovable    uint64
-	Rsv1             [3]uint64
+	MemoryOrders     uint32
+	Rsv1a            uint32
+	Rsv1             [2]uint64
 	RecoveredEpoch   uint64
 	Recoveries       uint64
 	LeaseRecoveries  uint64
@@ -208,7 +210,9 @@ const (
 	OffHeaderLeaseDeadlineNS  = 80
 	OffHeaderMemoryQuota      = 88
 	OffHeaderMemoryMovable    = 96
-	OffHeaderRsv1             = 104
+	OffHeaderMemoryOrders     = 104
+	OffHeaderRsv1a            = 108
+	OffHeaderRsv1             = 112
 	OffHeaderRecoveredEpoch   = 128
 	OffHeaderRecoveries       = 136
 	OffHeaderLeaseRecoveries  = 144

@@ -110,7 +110,9 @@ struct xsw_header {
    * XSW_MEMORY_NO_QUOTA: no quota. The last value stays in force when the session ends. */
   uint64_t memory_quota;
   uint64_t memory_movable; /* 1: memory that is allocated from now on is movable; version 5 */
-  uint64_t _rsv1[3];
+  uint32_t memory_orders;  /* counts changes of struct xsw_memory_order; also a futex word */
+  uint32_t _rsv1a;
+  uint64_t _rsv1[2];
 
   /* line 2: recovery of the whole process, from silence or the shared lease's end; client */
   uint64_t recovered_epoch;  /* every suspension up to this lease is undone */
@@ -244,7 +246,7 @@ enum xsw_move_result {
   XSW_MOVE_CAPTURING = 2, /* a graph was being captured; resident */
   XSW_MOVE_HOST_FULL = 3, /* no host memory within the budget; as before */
   XSW_MOVE_NO_ROOM = 4,   /* the device has no room yet; the return is repeated */
-  XSW_MOVE_FAILED = 5,    /* the driver refused a step; as before, or away with all data in host memory */
+  XSW_MOVE_FAILED = 5,    /* the driver refused a step; as before, or away with complete data */
   XSW_MOVE_NOTHING = 6,   /* no movable memory */
   XSW_MOVE_REFUSED = 7,   /* the process can't move: work that the shim does not see */
 };
@@ -277,8 +279,8 @@ struct xsw_memory_device {
   uint64_t wanted;     /* bytes of an allocation that the device had no room for; 0: none waits */
   uint64_t wanted_ns;  /* since when; identifies the request */
   uint64_t waiting_ns; /* since when a call waits for memory that is not resident; 0: none does */
-  uint64_t room;       /* free bytes of the device, as the driver said when wanted or away changed */
-  uint64_t pinned;     /* bytes of host memory that are ready for a move */
+  uint64_t room;   /* free bytes of the device, as the driver said when wanted or away changed */
+  uint64_t pinned; /* bytes of host memory that are ready for a move */
   uint64_t _rsv0[3];
   /* line 2: the current or the last move */
   uint64_t move_begun_ns;
@@ -409,7 +411,8 @@ _Static_assert(XSW_PAGE_BYTES_4 == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE
 _Static_assert(XSW_PAGE_BYTES_4 % 4096 == 0, "a page of version 4 replaces whole pages of memory");
 _Static_assert(XSW_PROGRESS_OFFSET == XSW_PAGE_BYTES_4, "progress follows the queues");
 _Static_assert(XSW_MEMORY_OFFSET == XSW_PROGRESS_OFFSET + XSW_MAX_QUEUES * XSW_PROGRESS_BYTES, "");
-_Static_assert(sizeof(struct xsw_memory_device) == 4 * 64, "memory of a device is four cache lines");
+_Static_assert(sizeof(struct xsw_memory_device) == 4 * 64,
+               "memory of a device is four cache lines");
 _Static_assert(sizeof(struct xsw_memory_order) == 64, "an order is a cache line");
 _Static_assert(sizeof(struct xsw_memory) <= XSW_PAGE_BYTES - XSW_MEMORY_OFFSET, "page");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
