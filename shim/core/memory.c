@@ -27,11 +27,8 @@ enum { BUCKETS = 4096 };
 static XSI_FORK_STATE struct xsi_lock lock;
 static XSI_FORK_STATE struct xsi_memory_entry **buckets; // [BUCKETS], from the first allocation on
 static XSI_FORK_STATE struct xsi_memory_entry *free_entries;
-static XSI_FORK_STATE struct {
-  bool known;
-  struct xsi_memory_place place;
-  uint64_t used, refused;
-} devices[XSW_MEMORY_DEVICES];
+// What the page says of each device, or will.
+static XSI_FORK_STATE struct xsw_memory_device devices[XSW_MEMORY_DEVICES];
 static XSI_FORK_STATE uint64_t daemon_quota; // the last one; 0: none yet
 
 void xsi_memory_lock(void) { xsi_lock_take(&lock); }
@@ -39,14 +36,19 @@ void xsi_memory_unlock(void) { xsi_lock_give(&lock); }
 
 // ---- the page --------------------------------------------------------------------------------
 
+typedef uint64_t __attribute__((may_alias)) word;
+enum {
+  WORDS = sizeof *devices / sizeof(word),
+  KNOWN = offsetof(struct xsw_memory_device, known) / sizeof(word)
+};
+
 static void publish(unsigned at) {
+  const word *from = (const word *)&devices[at];
+  word *to = (word *)&xsi_page_memory()->devices[at];
   if (!devices[at].known) return;
-  struct xsw_memory_device *out = &xsi_page_memory()->devices[at];
-  __atomic_store_n(&out->pci_domain, devices[at].place.pci_domain, __ATOMIC_RELAXED);
-  __atomic_store_n(&out->pci_bus_slot, devices[at].place.pci_bus_slot, __ATOMIC_RELAXED);
-  __atomic_store_n(&out->used, devices[at].used, __ATOMIC_RELAXED);
-  __atomic_store_n(&out->refused, devices[at].refused, __ATOMIC_RELAXED);
-  __atomic_store_n(&out->known, 1, __ATOMIC_RELEASE);
+  for (unsigned i = 0; i < WORDS; i++)
+    if (i != KNOWN) __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
+  __atomic_store_n(&to[KNOWN], from[KNOWN], __ATOMIC_RELEASE);
 }
 
 void xsi_memory_publish(void) {
@@ -75,12 +77,12 @@ void xsi_memory_remember(void) {
 static int find_device(struct xsi_memory_place place, bool make) {
   for (int i = 0; i < XSW_MEMORY_DEVICES; i++) {
     if (!devices[i].known && make) {
-      devices[i].known = true;
-      devices[i].place = place;
+      devices[i].known = 1;
+      devices[i].pci_domain = place.pci_domain;
+      devices[i].pci_bus_slot = place.pci_bus_slot;
     }
     if (!devices[i].known) return -1;
-    if (devices[i].place.pci_domain == place.pci_domain &&
-        devices[i].place.pci_bus_slot == place.pci_bus_slot)
+    if (devices[i].pci_domain == place.pci_domain && devices[i].pci_bus_slot == place.pci_bus_slot)
       return i;
   }
   return -1;
@@ -121,6 +123,33 @@ void xsi_memory_grow(struct xsi_memory_claim *claim, uint64_t bytes) {
   claim->bytes = bytes;
   publish((unsigned)claim->device);
   xsi_memory_unlock();
+}
+
+struct xsw_memory_device *xsi_memory_edit(struct xsi_memory_place place) {
+  xsi_memory_lock();
+  int device = find_device(place, true);
+  if (device >= 0) return &devices[device];
+  xsi_memory_unlock();
+  return NULL;
+}
+
+void xsi_memory_edited(const struct xsw_memory_device *entry) {
+  publish((unsigned)(entry - devices));
+  xsi_memory_unlock();
+}
+
+int xsi_memory_index(struct xsi_memory_place place) {
+  xsi_memory_lock();
+  int device = find_device(place, false);
+  xsi_memory_unlock();
+  return device;
+}
+
+void xsi_memory_count_fixed(struct xsi_memory_place place, enum xsw_fixed why, int64_t bytes) {
+  struct xsw_memory_device *entry = xsi_memory_edit(place);
+  if (!entry) return;
+  entry->fixed[why] += (uint64_t)bytes;
+  xsi_memory_edited(entry);
 }
 
 // ---- the table -------------------------------------------------------------------------------

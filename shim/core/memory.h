@@ -12,6 +12,7 @@
 #define XSCHED_CORE_MEMORY_H
 
 #include "base.h"
+#include "xsched/wire.h"
 
 struct xsi_memory_place {
   uint32_t pci_domain, pci_bus_slot; /* as in struct xsw_queue */
@@ -68,6 +69,14 @@ void xsi_memory_drop_context(uintptr_t context);
 /* Lowers a driver's answers to what the quota leaves; NULL is allowed. */
 void xsi_memory_answer(struct xsi_memory_place place, size_t *free_bytes, size_t *total);
 uint64_t xsi_memory_used(struct xsi_memory_place place);
+
+/* The figures of a device that movable memory adds. edit takes the lock and returns our copy of the page's entry,
+ * edited publishes it and gives the lock back; NULL: the page has no entry left. index: of the entry, or -1. */
+struct xsw_memory_device *xsi_memory_edit(struct xsi_memory_place place);
+void xsi_memory_edited(const struct xsw_memory_device *entry);
+int xsi_memory_index(struct xsi_memory_place place);
+/* Bytes that can't leave the device, and why; negative when they go. */
+void xsi_memory_count_fixed(struct xsi_memory_place place, enum xsw_fixed why, int64_t bytes);
 
 /* For the session: the page is new; the page goes. For fork. */
 void xsi_memory_publish(void);

@@ -38,7 +38,7 @@ struct xsi_move_platform {
   void (*release)(uint64_t handle);
   /* Maps it and restores the access that the range had. From any thread. */
   int (*map)(const struct xsi_move_device *device, uint64_t address, uint64_t bytes,
-             uint64_t handle);
+             uint64_t properties, uint64_t handle);
   int (*unmap)(uint64_t address, uint64_t bytes);
   /* Host memory becomes ready for fast copies; unpin undoes it. */
   int (*pin)(const struct xsi_move_device *device, void *host, size_t bytes);
@@ -54,52 +54,65 @@ struct xsi_move_platform {
   int (*room)(const struct xsi_move_device *device, uint64_t *bytes);
 };
 
-/* A range of addresses with one or more handles, each mapped as a whole. */
-struct xsi_block;
-struct xsi_block_piece {
-  uint64_t offset, bytes;
-  uint64_t handle; /* the driver's; changes with each move. 0: away */
-};
-
 /* Movable memory is asked for: by the program's environment, or by the daemon. */
 bool xsi_move_asked(void);
 
 /* Around every call that allocates, frees, maps or unmaps memory, or asks about an address: waits until the
  * memory is resident, and keeps it so until leave. Calls nest. The mover and the helper pass. */
 void xsi_move_enter(void);
+/* The same for calls that only free or forget: memory may be away, but no move is in progress. */
+void xsi_move_enter_to_free(void);
 void xsi_move_leave(void);
 
-/* Allocates, maps and adds a block of whole granules at an address range that the runtime has reserved. -ENOMEM:
- * no room. context: the program's, for xsi_block_drop_context. asked: bytes that the program asked for. */
+/* A block is a range of addresses with one or more handles, each mapped as a whole. It is added between enter and
+ * leave. properties: the runtime's, passed to create and map.
+ *
+ * make allocates and maps whole granules in pieces of at most XSI_MOVE_CHUNK, where the runtime has reserved the
+ * addresses; -ENOMEM: no room. asked: bytes that the program asked for. add: the caller has mapped one handle. */
 int xsi_block_make(const struct xsi_move_platform *platform, const struct xsi_move_device *device,
-                   uint64_t address, uint64_t bytes, uint64_t asked, uintptr_t context);
+                   uint64_t address, uint64_t bytes, uint64_t asked, uint64_t properties,
+                   uintptr_t context);
+int xsi_block_add(const struct xsi_move_platform *platform, const struct xsi_move_device *device,
+                  uint64_t address, uint64_t bytes, uint64_t handle, uint64_t properties,
+                  uintptr_t context);
 struct xsi_block_view {
-  uint64_t address, bytes, asked;
+  uint64_t address, bytes, asked, properties;
   uintptr_t context;
   struct xsi_move_device device;
+  bool fixed;
 };
-/* The block that contains an address. */
+/* The block that contains an address; also without enter. */
 bool xsi_block_find(uint64_t address, struct xsi_block_view *view);
+/* The piece that contains an address, between enter and leave: handles change with each move. */
+struct xsi_block_piece {
+  uint64_t address, bytes;
+  uint64_t handle; /* 0: away */
+};
+bool xsi_block_piece_at(uint64_t address, struct xsi_block_piece *piece);
 /* Unmaps and releases the block that begins there, or drops its copy in host memory, and forgets it; false: no
  * block begins there. The caller has waited for the device, and gives the addresses back. */
 bool xsi_block_end(uint64_t address, struct xsi_block_view *view);
-/* Others may use it from now on: it never moves again. */
+/* Forgets the block that begins there and leaves mapping and handles to the caller. It must be resident. */
+bool xsi_block_forget(uint64_t address, struct xsi_block_view *view);
+/* Others may use it from now on: it never moves again. It must be resident. */
 void xsi_block_fix(uint64_t address, enum xsw_fixed why);
-/* Calls each with every block of a device; stops at the first that returns false. */
+/* Calls each with every block of a device; stops at the first that returns false. No lock is held, so each may
+ * end blocks. */
 void xsi_block_each(struct xsi_memory_place place,
                     bool (*each)(const struct xsi_block_view *view, void *data), void *data);
-/* Bytes of an allocation that is not movable, for the reasons in the page; negative when it goes. */
-void xsi_move_count_fixed(struct xsi_memory_place place, enum xsw_fixed why, int64_t bytes);
-
-/* The device had no room for an allocation of these bytes: asks the daemon to make some, and waits. True: try
- * again. False: out of memory. Without a daemon it returns false at once. No lock may be held, xsi_move_enter
- * included: the daemon may move this very program. */
-bool xsi_move_wants(struct xsi_memory_place place, uint64_t bytes, uint64_t room);
-
-/* Work was submitted that we can't wait for: the process never moves from now on. */
-void xsi_move_never(const char *why);
-
-/* For the session and the helper thread: the daemon gave an order, came or went. They only wake the mover. */
-void xsi_move_wake(void);
+/* An allocation that the device has no room for. Zeros before the first attempt. */
+struct xsi_move_want {
+  struct xsi_memory_place place;
+  uint64_t wanted_ns, until_ns;
+  bool granted;
+  int cancel_state;
+};
+/* The device had no room for these bytes: asks the daemon to make some, and waits. True: try again. False: out
+ * of memory; at once without a daemon. No lock may be held, xsi_move_enter included: the daemon may move this
+ * very program. */
+bool xsi_move_wants(struct xsi_move_want *want, struct xsi_memory_place place, uint64_t bytes,
+                    uint64_t room);
+/* After the last attempt, whatever came of it. */
+void xsi_move_wanted(struct xsi_move_want *want);
 
 #endif /* XSCHED_CORE_MOVE_H */
