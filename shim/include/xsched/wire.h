@@ -411,8 +411,7 @@ _Static_assert(XSW_PAGE_BYTES_4 == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE
 _Static_assert(XSW_PAGE_BYTES_4 % 4096 == 0, "a page of version 4 replaces whole pages of memory");
 _Static_assert(XSW_PROGRESS_OFFSET == XSW_PAGE_BYTES_4, "progress follows the queues");
 _Static_assert(XSW_MEMORY_OFFSET == XSW_PROGRESS_OFFSET + XSW_MAX_QUEUES * XSW_PROGRESS_BYTES, "");
-_Static_assert(sizeof(struct xsw_memory_device) == 4 * 64,
-               "memory of a device is four cache lines");
+_Static_assert(sizeof(struct xsw_memory_device) == 4 * 64, "memory is four cache lines");
 _Static_assert(sizeof(struct xsw_memory_order) == 64, "an order is a cache line");
 _Static_assert(sizeof(struct xsw_memory) <= XSW_PAGE_BYTES - XSW_MEMORY_OFFSET, "page");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
