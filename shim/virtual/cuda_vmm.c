@@ -321,18 +321,18 @@ static bool in_use(CUdeviceptr address, uint64_t bytes) {
   return false;
 }
 
-/* The real driver waits for submitted work in some cases only. Here it always does, and counts that work uses
- * the memory, which would be lost there. */
+/* Like the real driver, it does not wait for submitted work. Work that uses the memory is lost there; here it is
+ * counted, and completed first. */
 VG_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   CUresult result = vg_ready();
   if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&vg_lock);
   if (!whole(bytes) || !filled(address, bytes)) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   CUcontext context = find_mapping(address)->memory->context;
-  result = vg_unsafe_call();
-  if (result == CUDA_SUCCESS && in_use(address, bytes))
+  if (in_use(address, bytes)) {
     (void)vg_rm_step(context, VG_MEMORY_TORN, bytes);
-  if (result == CUDA_SUCCESS) result = vg_wait_all(context);
+    result = vg_wait_all(context);
+  }
   if (result == CUDA_SUCCESS) result = vg_rm_step(context, VG_MEMORY_UNMAP, bytes);
   if (result == CUDA_SUCCESS && !filled(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS) return vg_leave(result);
