@@ -52,6 +52,7 @@ class Rig:
                         XSCHED_LOG=os.path.join(self.logs, "shim.log"), XSCHED_LOG_LEVEL="warn",
                         PYTHONDONTWRITEBYTECODE="1")
         self.procs, self.daemon, self.cores = [], None, cpu_sets()
+        self.serve_arguments = []
         if self.cores:
             os.sched_setaffinity(0, self.cores["driver"])
 
@@ -60,7 +61,7 @@ class Rig:
     def start_daemon(self, limit_s=900):
         if self.daemon and self.daemon.alive():
             return self.daemon
-        argv = [self.xsched, "serve", "--log-level", "info", "--self-test", "off"] + (["--virtual"] if self.virtual else [])
+        argv = [self.xsched, "serve", "--log-level", "info", "--self-test", "off"] + (["--virtual"] if self.virtual else []) + self.serve_arguments
         if "--no-state" in subprocess.run([self.xsched, "serve", "--help"], capture_output=True, text=True, timeout=15).stdout:
             argv.append("--no-state")  # a suite must not inherit settings; the release before keeps none
         self.daemon = Proc(self, "daemon", argv, limit_s=limit_s, cores=self.cores.get("daemon"), pipe=False)
@@ -147,9 +148,9 @@ class Rig:
 
     # -- programs
 
-    def under(self, argv, priority):
+    def under(self, argv, priority, options=()):
         """Returns argv under the shim. `xsched run` execs the program, so the pid stays."""
-        run = [self.xsched, "run"] + (["--virtual"] if self.virtual else [])
+        run = [self.xsched, "run"] + (["--virtual"] if self.virtual else []) + list(options)
         return run + ["--priority", str(priority), "--"] + argv
 
     def plain_env(self):
@@ -160,13 +161,13 @@ class Rig:
         return {"LD_PRELOAD": os.path.join(folder, "libvgpu.so"), "LD_LIBRARY_PATH": folder,
                 "XSCHED_VGPU_SOCKET": os.path.join(self.dir, "vgpu.sock")}
 
-    def worker(self, name, argv, priority=None, env=None, role=None, limit_s=400, tenant=False):
-        """Starts a worker, under XSched if it has a priority."""
+    def worker(self, name, argv, priority=None, env=None, role=None, limit_s=400, tenant=False, options=()):
+        """Starts a worker, under XSched if it has a priority; options are those of `xsched run`."""
         full = dict(env or {})
         if priority is None:
             full = dict(self.plain_env(), **full)
         else:
-            argv = self.under(argv, priority)
+            argv = self.under(argv, priority, options)
         return Worker(self, name, argv, env=full, limit_s=limit_s, cores=self.cores.get(role or name),
                       tenant=tenant, shim=priority is not None)
 

@@ -21,6 +21,7 @@ import firsttoken
 import grids
 import guides
 import inference
+import memory
 import pairs
 import report
 import serving
@@ -54,6 +55,7 @@ SUITES = {
     "checkpoint": (checkpoint.checkpoint, 110),
     "upgrade": (upgrade.upgrade, 30),
     "watch": (watch.watch, 60),
+    "memory": (memory.memory, 380),
     "starts": (situations.starts, 20),
     "situations": (situations.situations, 25),
     "guides": (guides.guides, 90),
