@@ -3,6 +3,9 @@
 package e2e
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -57,4 +60,49 @@ func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	for _, p := range []*program{idle, low, high} {
 		p.finish()
 	}
+}
+
+// TestHeldThroughJoin: a program that is suspended by hand while it is attached, and then joins by itself,
+// changes from one session to another. In between it is not suspended: the old session ends with a
+// resume, and the new one can't suspend channels that the program has not announced. The bound is the one of
+// every lease.
+func TestHeldThroughJoin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	later := w.path("later.sock")
+	cmd := exec.Command(product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "2000")
+	cmd.Env = w.env("LD_PRELOAD="+product(t, "libxsched.so")+":"+product(t, "virtual/libvgpu.so"), "XSCHED_SOCKET="+later,
+		"LD_LIBRARY_PATH="+filepath.Dir(product(t, "virtual/libcuda.so.1")), "XSCHED_VGPU_SOCKET="+w.path("vgpu.sock"))
+	p := w.drive(cmd)
+	p.expect("R", soon)
+	p.send("loop")
+	p.iterates(10)
+	w.must("attach", strconv.Itoa(p.pid()))
+	w.must("suspend", strconv.Itoa(p.pid()))
+	at := nowNS()
+	time.Sleep(300 * time.Millisecond)
+	if ran := w.ranIn(p.pid(), at+int64(50*time.Millisecond), nowNS()); ran > 0 {
+		t.Fatalf("suspended while attached, it runs for %v", ran)
+	}
+	if v := w.process(p.pid()); v == nil || !v.Attached || !v.Held {
+		t.Fatalf("not attached and suspended: %+v", v)
+	}
+	from := nowNS()
+	if err := os.Symlink("xsched.sock", later); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, soon, "it joins by itself", func() bool {
+		v := w.process(p.pid())
+		return v != nil && !v.Attached && v.Held && len(v.Queues) > 0
+	})
+	time.Sleep(500 * time.Millisecond)
+	to := nowNS()
+	ran, last := w.ranIn(p.pid(), from, to), w.ranIn(p.pid(), to-int64(300*time.Millisecond), to)
+	t.Logf("between its sessions it ran for %v", ran)
+	if ran > 100*time.Millisecond || last > 0 {
+		t.Errorf("it ran for %v while it joined, %v afterwards; at most 100 ms, and 0", ran, last)
+	}
+	w.must("resume", strconv.Itoa(p.pid()))
+	p.iterates(10)
+	p.finish()
 }
