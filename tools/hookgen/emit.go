@@ -142,8 +142,30 @@ func (c call) kernel() string {
 	return ", XSI_WORK_OTHER"
 }
 
+// commandBody is entryBody for OpenCL: each command gets an event, the program's or one of the shim's own.
+func commandBody(c call) string {
+	if c.kind == "hand" || c.kind == "use" {
+		return ""
+	}
+	blocking, event, take := "0", "NULL", "(void)"
+	if c.detail != "-" {
+		blocking = "a" + c.detail
+	}
+	arguments := c.arguments()
+	if last := len(c.types) - 1; c.types[last] == "cl_event *" {
+		event, take = fmt.Sprintf("a%d", last), "cl_event *event = "
+		arguments = strings.TrimSuffix(arguments, event) + "event"
+	}
+	kind := c.upper + strings.ToUpper(c.kind)
+	return fmt.Sprintf("  struct xsi_cl_command command;\n  %sxsi_cl_begin(&command, %s, a0, %s, %s);\n  return xsi_cl_end(&command, %s, %s, real(%s));\n",
+		take, kind, blocking, event, kind, event, arguments)
+}
+
 // entryBody is the code between the lookup of the real function and the return of its result.
 func entryBody(c call) string {
+	if c.dialect.dir == opencl.dir {
+		return commandBody(c)
+	}
 	real := fmt.Sprintf(c.done, fmt.Sprintf("real(%s)", c.arguments()))
 	p, on := c.lower, c.on()
 	account, stream := "&"+p+"account", "(uintptr_t)"+on

@@ -28,7 +28,7 @@ type entryList struct {
 }
 
 // runtimes are the folders below shim/runtime that have entry points.
-var runtimes = []string{cuda.dir, hip.dir, "opencl"}
+var runtimes = []string{cuda.dir, hip.dir, opencl.dir}
 
 func readEntries(root, dir string) (entryList, error) {
 	path := filepath.Join(root, "shim", "runtime", dir, "entry_points.txt")

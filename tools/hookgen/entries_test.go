@@ -3,10 +3,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -109,30 +107,13 @@ func TestPage(t *testing.T) {
 	}
 }
 
-var openCLHook = regexp.MustCompile(`(?m)^  (?:CALL\(\w+|HAND\([\w ]+\*?), (cl[A-Z]\w*)`)
-
 // hooked returns the names that the shim hooks, in the order of the runtime's symbols.
 func hooked(root, dir string) ([]string, error) {
-	folder := filepath.Join(root, "shim", "runtime", dir)
-	var names []string
-	if dir == "opencl" {
-		text, err := os.ReadFile(filepath.Join(folder, "calls.h"))
-		if err != nil {
-			return nil, fmt.Errorf("read calls: %w", err)
-		}
-		for _, m := range openCLHook.FindAllStringSubmatch(string(text), -1) {
-			names = append(names, m[1])
-		}
-		return names, nil
-	}
-	d := cuda
-	if dir == hip.dir {
-		d = hip
-	}
-	calls, err := readTable(d, folder)
+	calls, err := readTable(dialectOf(dir), filepath.Join(root, "shim", "runtime", dir))
 	if err != nil {
 		return nil, err
 	}
+	var names []string
 	for _, c := range calls {
 		if c.kind != "use" {
 			names = append(names, c.symbol)

@@ -42,3 +42,19 @@ func TestTableErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestOpenCLTableErrors(t *testing.T) {
+	for line, want := range map[string]string{
+		"clA cl_int copy 1 : cl_command_queue, cl_mem": "no cl_bool",
+		"clA cl_int copy - : cl_mem":                   "no stream",
+		"clA cl_int copy 1/2 : cl_command_queue":       "does not know",
+		"clA void* copy - : cl_command_queue":          "by hand",
+		"clA cl_int sync - : cl_command_queue":         "no kind",
+		"clA cl_int fly - : cl_command_queue":          "unknown kind",
+		"clA copy - : cl_command_queue":                "4 fields",
+	} {
+		if _, err := parseTable(opencl, line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: have error %v, want one with %q", line, err, want)
+		}
+	}
+}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Hookgen writes the CUDA and HIP entry points of the shim, and those of the null
-// driver, from shim/runtime/cuda/hooks.table and shim/runtime/hip/hooks.table. The build
-// runs it; its output is not committed.
+// Hookgen writes the entry points of the shim, and those of the null driver, from
+// shim/runtime/NAME/hooks.table. The build runs it; its output is not committed.
 //
 //	go run ./tools/hookgen                       write the generated files below build/gen
 //	go run ./tools/hookgen -check path/cuda.h    compile our prototypes against NVIDIA's
 //	go run ./tools/hookgen -check path/hip/hip_runtime_api.h    against AMD's
+//	go run ./tools/hookgen -check path/CL/cl.h    against Khronos'
 //	go run ./tools/hookgen -table [-version 13.0]    print every entry point with its class
 //	go run ./tools/hookgen -page                 write docs/platforms/hooks.md
 //	go run ./tools/hookgen -headers DIR          fail if headers in DIR have a name without a class
@@ -33,7 +33,7 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("hookgen", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the repository")
 	out := flags.String("out", "build/gen", "directory for the generated files")
-	check := flags.String("check", "", "compile the prototypes against this cuda.h or hip_runtime_api.h instead of writing files")
+	check := flags.String("check", "", "compile the prototypes against this cuda.h, hip_runtime_api.h or cl.h instead of writing files")
 	table := flags.Bool("table", false, "print every entry point with its class")
 	version := flags.String("version", "", "with -table: only entry points of this version")
 	writePage := flags.Bool("page", false, "write docs/platforms/hooks.md")
@@ -46,8 +46,11 @@ func run(args []string) error {
 	}
 	if *check != "" {
 		d := cuda
-		if filepath.Base(*check) == "hip_runtime_api.h" {
+		switch filepath.Base(*check) {
+		case "hip_runtime_api.h":
 			d = hip
+		case "cl.h":
+			d = opencl
 		}
 		return checkPrototypes(filepath.Join(*root, "shim", "runtime", d.dir), *check)
 	}
@@ -82,13 +85,14 @@ func generate(root string) (map[string][]byte, error) {
 		return nil, err
 	}
 	files := map[string][]byte{"runtime/known_gen.c": known}
-	for _, d := range []dialect{cuda, hip} {
+	for _, d := range dialects {
 		calls, err := readTable(d, filepath.Join(root, "shim", "runtime", d.dir))
 		if err != nil {
 			return nil, err
 		}
 		dir := filepath.Join("runtime", d.dir)
-		if d.dir == cuda.dir {
+		switch d.dir {
+		case cuda.dir:
 			list, err := readEntries(root, d.dir)
 			if err != nil {
 				return nil, err
@@ -97,11 +101,13 @@ func generate(root string) (map[string][]byte, error) {
 			calls = withStubs(d, calls, list)
 			files[filepath.Join(dir, "stubs_gen.S")] = stubs(d, calls)
 			files[filepath.Join(dir, "hooks_gen.c")] = append(entryPoints(d, calls), kindsOf(d, calls, list)...)
-		} else {
+		case hip.dir:
 			files[filepath.Join(dir, "hooks_gen.c")] = entryPoints(d, calls)
 			files["null/null_hip_gen.c"] = nullRuntime(calls)
 			files["null/null_hip_gen.map"] = versionMap(calls)
 			files[filepath.Join(dir, "test_invoke_gen.c")] = invocations(calls)
+		default:
+			files[filepath.Join(dir, "hooks_gen.c")] = entryPoints(d, calls)
 		}
 		files[filepath.Join(dir, "hooks_gen.h")] = header(d, calls)
 	}
@@ -143,9 +149,9 @@ func checkPrototypes(dir, vendor string) error {
 	if compiler == "" {
 		compiler = "cc"
 	}
-	include, d := filepath.Dir(vendor), cuda
-	if filepath.Base(dir) == hip.dir {
-		include, d = filepath.Dir(include), hip
+	include, d := filepath.Dir(vendor), dialectOf(filepath.Base(dir))
+	if d.dir != cuda.dir {
+		include = filepath.Dir(include)
 	}
 	generated, err := os.MkdirTemp("", "hookgen")
 	if err != nil {

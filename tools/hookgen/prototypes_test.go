@@ -20,6 +20,7 @@ func TestPrototypes(t *testing.T) {
 	}{
 		{cuda, "cuda.h", "cuMemcpyHtoD", []string{"CUdeviceptr_v2", "const void *", "size_t"}},
 		{hip, "hip/hip_runtime_api.h", "hipMemsetD8", []string{"hipDeviceptr_t", "int", "size_t"}},
+		{opencl, "CL/cl.h", "clEnqueueUnmapMemObject", []string{"cl_command_queue", "cl_mem", "size_t", "cl_uint", "const cl_event *", "cl_event *"}},
 	} {
 		t.Run(c.dir, func(t *testing.T) {
 			vendor := vendorHeader(t, c.header)
@@ -32,12 +33,16 @@ func TestPrototypes(t *testing.T) {
 			if err := os.Mkdir(broken, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range []string{"test_prototypes.c", "constants.h"} {
-				text, err := os.ReadFile(filepath.Join(dir, name))
+			sources, err := filepath.Glob(filepath.Join(dir, "*.[ch]"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range sources {
+				text, err := os.ReadFile(path)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(filepath.Join(broken, name), text, 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(broken, filepath.Base(path)), text, 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}

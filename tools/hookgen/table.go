@@ -43,6 +43,18 @@ var hip = dialect{
 	done:  "xsi_hip_done(%s)",
 }
 
+// Its platforms may lack any function, and some functions return objects.
+var opencl = dialect{
+	dir: "opencl", upper: "XSI_CL_", lower: "xsi_cl_", result: "cl_int", stream: "cl_command_queue", fields: 4,
+	guard: "  XSI_CL_GUARD(%s);\n", done: "%s",
+}
+
+var dialects = []dialect{cuda, hip, opencl}
+
+func dialectOf(dir string) dialect {
+	return dialects[slices.IndexFunc(dialects, func(d dialect) bool { return d.dir == dir })]
+}
+
 // details lists the valid details of each kind; "N" is the position of a parameter.
 var details = map[string][]string{
 	"launch":  {"N", "config", "default"},
@@ -108,21 +120,24 @@ func parseLine(d dialect, line string, known map[string]*call) (call, error) {
 		return call{}, fmt.Errorf("want %d fields before the parameters, have %d", d.fields, len(field))
 	}
 	c := call{dialect: d, symbol: field[0], kind: field[d.fields-2], detail: field[d.fields-1]}
-	if d.fields == cuda.fields {
+	switch d.dir {
+	case cuda.dir:
 		var err error
 		if c.since, err = strconv.Atoi(field[2]); err != nil {
 			return call{}, fmt.Errorf("since: %w", err)
 		}
 		c.api = field[1]
-	} else {
+	case hip.dir:
 		c.node = field[1]
+	case opencl.dir:
+		c.result = field[1]
 	}
-	switch field[d.fields-3] {
-	case "legacy":
-	case "thread":
+	switch which := field[d.fields-3]; {
+	case d.dir == opencl.dir, which == "legacy":
+	case which == "thread":
 		c.thread = true
 	default:
-		return call{}, fmt.Errorf("default stream %q is neither legacy nor thread", field[d.fields-3])
+		return call{}, fmt.Errorf("default stream %q is neither legacy nor thread", which)
 	}
 	for t := range strings.SplitSeq(params, ",") {
 		if t = strings.TrimSpace(t); t != "" && t != "void" {
@@ -137,6 +152,9 @@ func checkDetail(c call) error {
 	if !ok {
 		return fmt.Errorf("unknown kind %q", c.kind)
 	}
+	if c.dialect.dir == opencl.dir {
+		return checkCommand(c)
+	}
 	if parts := strings.Split(c.detail, "/"); len(parts) > 1 {
 		return checkParts(c, parts)
 	}
@@ -150,6 +168,27 @@ func checkDetail(c call) error {
 		return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
 	}
 	return nil
+}
+
+// checkCommand validates a line of OpenCL.
+func checkCommand(c call) error {
+	switch c.kind {
+	case "launch", "copy", "work":
+		if c.result != opencl.result {
+			return fmt.Errorf("%s returns %s; write it by hand", c.symbol, c.result)
+		}
+		if err := c.isOf(0, c.dialect.stream); err != nil || c.detail == "-" {
+			return err
+		}
+		position, err := strconv.Atoi(c.detail)
+		if err != nil {
+			return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
+		}
+		return c.isOf(position, "cl_bool")
+	case "hand", "use":
+		return nil
+	}
+	return fmt.Errorf("OpenCL has no kind %q", c.kind)
 }
 
 // isOf checks the type of a parameter.

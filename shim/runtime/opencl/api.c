@@ -3,7 +3,7 @@
 // OpenCL command queues as hardware queues.
 
 #include "api/api.h"
-#include "opencl.h"
+#include "library.h"
 
 #include "xsched/opencl/hal.h"
 

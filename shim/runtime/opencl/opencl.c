@@ -2,7 +2,7 @@
 //
 // OpenCL's entry points, and the library that has the real ones.
 
-#include "opencl.h"
+#include "account.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -86,10 +86,9 @@ void *xsi_cl_slot(unsigned slot) {
 
 // ---- accounting ---------------------------------------------------------------------------
 
-enum { FRESH, ACTIVE, DISABLED };
-static int state;
+int xsi_cl_state;
 
-static bool start(void) {
+bool xsi_cl_start(void) {
   static bool registered;
   xsi_runtime_init();
   bool active = !xsi_options.disabled;
@@ -101,122 +100,34 @@ static bool start(void) {
   }
   if (active && !__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
     xsi_at_fork_child(xsi_cl_queues_reset);
-  int now = active ? ACTIVE : DISABLED;
-  __atomic_store_n(&state, now, __ATOMIC_RELEASE);
-  return now == ACTIVE;
+  int now = active ? XSI_CL_ACTIVE : XSI_CL_DISABLED;
+  __atomic_store_n(&xsi_cl_state, now, __ATOMIC_RELEASE);
+  return now == XSI_CL_ACTIVE;
 }
 
-static inline bool is_active(void) {
-  int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
-  return XSI_LIKELY(now == ACTIVE) || (now == FRESH && start());
-}
-
-bool xsi_cl_active(void) { return is_active(); }
-
-static bool enter(void) {
-  if (!is_active()) return false;
-  xsi_count(hooked_calls, 1);
-  return true;
-}
+static bool enter(void) { return xsi_cl_enter(); }
 
 static struct xsi_work_stream *work(uintptr_t queue) {
   return queue ? xsi_work_find(&xsi_cl_platform, 0, queue) : NULL;
 }
 
-static struct xsi_call begin_launch(uintptr_t queue);
 static bool never(uintptr_t queue) {
   (void)queue;
   return false;
 }
-static const struct xsi_account account = {.enter = enter,
+
+static struct xsi_call begin_launch(uintptr_t queue) { return xsi_cl_begin_launch(queue); }
+
+const struct xsi_account xsi_cl_account = {.enter = enter,
                                            .enter_submit = enter,
                                            .begin = begin_launch,
                                            .work = work,
                                            .is_capturing = never,
                                            .still_capturing = never};
 
-static struct xsi_call begin_launch(uintptr_t queue) {
-  struct xsi_call call = {NULL, XSI_COUNTED};
-  if (is_active()) call.work = xsi_work_same(0, queue);
-  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&account, queue, XSI_WORK_OTHER);
-  xsi_count(hooked_calls, 1);
-  xsi_work_submit(call.work, XSI_WORK_OTHER);
-  return call;
-}
-
-enum kind { LAUNCH, COPY, WORK };
-struct command {
-  struct xsi_wait wait;
-  struct xsi_cl_queue *queue; /* NULL: its events are not followed */
-  cl_event mine;              /* asked for where the program asks for none */
-  uint64_t before;            /* what had landed in the queue */
-  uint32_t ticket;
-  bool waits, ordered;
-};
-
-// Returns where the real call shall put the event of its command.
-XSI_INLINE cl_event *begin(struct command *command, enum kind kind, cl_command_queue queue,
-                           cl_bool blocking, cl_event *event) {
-  command->queue = queue && is_active() ? xsi_cl_queue_find(queue) : NULL;
-  command->mine = NULL;
-  command->ordered = command->queue && xsi_cl_queue_ordered(command->queue);
-  command->waits = blocking && command->ordered;
-  if (command->waits)
-    xsi_begin_wait(&account, &command->wait, (uintptr_t)queue);
-  else if (kind == LAUNCH)
-    command->wait.call = begin_launch((uintptr_t)queue);
-  else
-    command->wait.call = xsi_begin_work(&account, (uintptr_t)queue, XSI_WORK_OTHER);
-  if (command->wait.call.work) command->before = xsi_work_mark(command->wait.call.work);
-  if (!command->queue) return event;
-  command->ticket = xsi_cl_queue_enter(command->queue);
-  return event ? event : &command->mine;
-}
-
-XSI_INLINE cl_int end(struct command *command, enum kind kind, const cl_event *event,
-                      cl_int result) {
-  struct xsi_work_stream *stream = command->wait.call.work;
-  if (command->queue) { // before the command counts as landed: see xsi_cl_queue_query
-    cl_event last = result == CL_SUCCESS ? (event ? *event : command->mine) : NULL;
-    if (last && event && xsi_cl_call(clRetainEvent, last) != CL_SUCCESS) last = NULL;
-    xsi_cl_queue_leave(command->queue, command->ticket, last);
-  }
-  if (command->waits)
-    xsi_end_wait(&command->wait, result);
-  else if (kind == LAUNCH)
-    xsi_end_launch(command->wait.call, result);
-  else if (kind == COPY)
-    xsi_end_copy(command->wait.call, result);
-  else
-    xsi_end_work(command->wait.call, result);
-  if (!stream || !event || !*event || result != CL_SUCCESS) return result;
-  // Other threads may have put commands behind this one meanwhile; its event says nothing of them.
-  // In a queue of any order it says nothing of others at all.
-  if (command->ordered && !command->waits)
-    xsi_work_event_recorded((uintptr_t)*event, stream, command->before + 1);
-  else
-    xsi_work_event_forget((uintptr_t)*event);
-  return result;
-}
-
-/* Calls without an event parameter can't be followed; they are rare, and a command behind them can. */
-#define BIND_event(place) event = (place)
-#define BIND_NULL(place) (void)(place)
-#define CALL(kind, name, blocking, event, parameters, arguments)                                   \
-  XSI_EXPORT cl_int name parameters {                                                              \
-    XSI_CL_REAL(name);                                                                             \
-    if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;                                          \
-    struct command command;                                                                        \
-    cl_event *program = event;                                                                     \
-    BIND_##event(begin(&command, kind, queue, blocking, program));                                 \
-    return end(&command, kind, program, real arguments);                                           \
-  }                                                                                                \
-  XSI_HOOK(name)
-#define HAND(result, name, parameters)
-XSI_CL_HOOKED(CALL, HAND)
-#undef HAND
-
 // ---- entry points by hand -------------------------------------------------------------------
+
+#define TAIL cl_uint waits, const cl_event *wait_list, cl_event *event
 
 static void fail(cl_int *error) {
   if (error) *error = CL_INVALID_OPERATION;
@@ -226,30 +137,29 @@ static void fail(cl_int *error) {
   XSI_EXPORT void *name parameters {                                                               \
     XSI_CL_REAL(name);                                                                             \
     if (XSI_UNLIKELY(!real)) return fail(error), NULL;                                             \
-    struct command command;                                                                        \
+    struct xsi_cl_command command;                                                                 \
     cl_event *program = event;                                                                     \
-    event = begin(&command, COPY, queue, blocking, event);                                         \
+    event = xsi_cl_begin(&command, XSI_CL_COPY, queue, blocking, event);                           \
     void *mapped = real arguments;                                                                 \
-    end(&command, COPY, program, mapped ? CL_SUCCESS : CL_INVALID_OPERATION);                      \
+    xsi_cl_end(&command, XSI_CL_COPY, program, mapped ? CL_SUCCESS : CL_INVALID_OPERATION);        \
     return mapped;                                                                                 \
   }                                                                                                \
   XSI_HOOK(name)
 
 MAP(clEnqueueMapBuffer,
     (cl_command_queue queue, cl_mem buffer, cl_bool blocking, cl_map_flags flags, size_t offset,
-     size_t bytes, XSI_CL_TAIL, cl_int *error),
+     size_t bytes, TAIL, cl_int *error),
     (queue, buffer, blocking, flags, offset, bytes, waits, wait_list, event, error))
 MAP(clEnqueueMapImage,
     (cl_command_queue queue, cl_mem image, cl_bool blocking, cl_map_flags flags,
-     const size_t *origin, const size_t *region, size_t *row, size_t *slice, XSI_CL_TAIL,
-     cl_int *error),
+     const size_t *origin, const size_t *region, size_t *row, size_t *slice, TAIL, cl_int *error),
     (queue, image, blocking, flags, origin, region, row, slice, waits, wait_list, event, error))
 
 XSI_EXPORT cl_int clFinish(cl_command_queue queue) {
   XSI_CL_REAL(clFinish);
-  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  XSI_CL_GUARD();
   struct xsi_wait wait;
-  xsi_begin_sync(&account, &wait, (uintptr_t)queue);
+  xsi_begin_sync(&xsi_cl_account, &wait, (uintptr_t)queue);
   return xsi_end_sync(&wait, real(queue));
 }
 XSI_HOOK(clFinish)
@@ -258,8 +168,8 @@ XSI_HOOK(clFinish)
 
 XSI_EXPORT cl_int clWaitForEvents(cl_uint count, const cl_event *events) {
   XSI_CL_REAL(clWaitForEvents);
-  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
-  if (!enter() || !events) return real(count, events);
+  XSI_CL_GUARD();
+  if (!xsi_cl_enter() || !events) return real(count, events);
   struct xsi_work_standing standing[LOOKED_AT];
   cl_uint looked = count < LOOKED_AT ? count : LOOKED_AT;
   for (cl_uint i = 0; i < looked; i++)
@@ -276,8 +186,9 @@ XSI_HOOK(clWaitForEvents)
 XSI_EXPORT cl_int clGetEventInfo(cl_event event, cl_event_info name, size_t bytes, void *value,
                                  size_t *returned) {
   XSI_CL_REAL(clGetEventInfo);
-  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
-  if (name != CL_EVENT_COMMAND_EXECUTION_STATUS || !value || bytes < sizeof(cl_int) || !enter())
+  XSI_CL_GUARD();
+  if (name != CL_EVENT_COMMAND_EXECUTION_STATUS || !value || bytes < sizeof(cl_int) ||
+      !xsi_cl_enter())
     return real(event, name, bytes, value, returned);
   struct xsi_work_standing standing;
   xsi_work_event_look(&standing, (uintptr_t)event, false);
@@ -290,7 +201,7 @@ XSI_HOOK(clGetEventInfo)
 
 // An extension's function of one platform is not another's: only what is bound already has a hook.
 static void *answered(const char *name, void *address) {
-  if (!name || !address || !enter()) return address;
+  if (!name || !address || !xsi_cl_enter()) return address;
   int slot = xsi_runtime_find(&xsi_cl_runtime, name);
   if (slot >= 0)
     return address == xsi_cl_slot((unsigned)slot) ? xsi_cl_runtime.symbols[slot].hook : address;
@@ -313,7 +224,7 @@ XSI_HOOK(clGetExtensionFunctionAddressForPlatform)
 
 static cl_command_queue created(cl_command_queue queue) {
   int saved_errno = errno;
-  if (queue && enter()) {
+  if (queue && xsi_cl_enter()) {
     xsi_work_stream_created((uintptr_t)queue);
     xsi_cl_queue_created(queue);
   }
@@ -340,30 +251,24 @@ XSI_HOOK(clCreateCommandQueueWithProperties)
 
 XSI_EXPORT cl_int clRetainCommandQueue(cl_command_queue queue) {
   XSI_CL_REAL(clRetainCommandQueue);
-  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  XSI_CL_GUARD();
   cl_int result = real(queue);
-  if (result == CL_SUCCESS && enter()) xsi_cl_queue_retained(queue);
+  if (result == CL_SUCCESS && xsi_cl_enter()) xsi_cl_queue_retained(queue);
   return result;
 }
 XSI_HOOK(clRetainCommandQueue)
 
 XSI_EXPORT cl_int clReleaseCommandQueue(cl_command_queue queue) {
   XSI_CL_REAL(clReleaseCommandQueue);
-  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  XSI_CL_GUARD();
   int saved_errno = errno;
-  if (queue && enter()) (void)xsi_cl_queue_released(queue);
+  if (queue && xsi_cl_enter()) (void)xsi_cl_queue_released(queue);
   errno = saved_errno;
   return real(queue);
 }
 XSI_HOOK(clReleaseCommandQueue)
 
 // ---- the registry's entry -------------------------------------------------------------------
-
-#define NAME_CALL(kind, name, ...) {#name, (void *)xsi_hook_##name},
-#define NAME_HAND(result, name, parameters) {#name, (void *)xsi_hook_##name},
-#define NAME_USE(result, name, parameters) {#name, NULL},
-static const struct xsi_symbol symbols[XSI_CL_SLOTS] = {XSI_CL_HOOKED(NAME_CALL, NAME_HAND)
-                                                            XSI_CL_USED(NAME_USE)};
 
 static const char *const prefixes[] = {"cl", NULL};
 
@@ -372,7 +277,7 @@ const struct xsi_runtime xsi_cl_runtime = {
     .prefixes = prefixes,
     .known = xsi_known_opencl,
     .known_count = &xsi_known_opencl_count,
-    .symbols = symbols,
+    .symbols = xsi_cl_symbols,
     .hooks = XSI_CL_HOOKS,
     .slots = XSI_CL_SLOTS,
     .real = real_functions,

@@ -2,7 +2,7 @@
 //
 // What the busy/idle bookkeeping asks of OpenCL. Only real functions are called here, never hooks.
 
-#include "opencl.h"
+#include "library.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/lock.h"
-#include "opencl.h"
+#include "library.h"
 
 #define BUCKETS 64
 #define MOST_STEPS 64 /* along a chain without the lock, which may change meanwhile */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiled by test/e2e/opencl_test.go against the Khronos headers: the shim's prototypes and constants
- * are those of CL/cl.h. A difference is a compile error.
+ * Declares every call of hooks.table after Khronos' CL/cl.h has declared it: a difference is a compile
+ * error. So is one of a constant. Compiled by `hookgen -check path/to/CL/cl.h` only.
  */
 #define CL_TARGET_OPENCL_VERSION 300
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
@@ -26,9 +26,11 @@ enum theirs {
   TOPOLOGY = CL_DEVICE_TOPOLOGY_AMD,
 };
 
+#include "callbacks.h"
+#define XSI_CL_EXPORT
+#include "hooks_gen.h"
+
 /* Our header, with its own names of the types out of the way. */
-#define XSCHED_OPENCL_ABI_H
-#include "runtime/opencl/calls.h"
 
 #undef CL_SUCCESS
 #undef CL_INVALID_OPERATION
@@ -46,7 +48,6 @@ enum theirs {
 #undef CL_DEVICE_TYPE_ALL
 #undef CL_DEVICE_PCI_DOMAIN_ID_NV
 #undef CL_DEVICE_TOPOLOGY_AMD
-#undef XSCHED_OPENCL_ABI_H
 #define cl_int our_cl_int
 #define cl_uint our_cl_uint
 #define cl_bool our_cl_bool
@@ -68,7 +69,7 @@ enum theirs {
 #define cl_mem our_cl_mem
 #define cl_kernel our_cl_kernel
 #define cl_event our_cl_event
-#include "runtime/opencl/abi.h"
+#include "abi.h"
 
 #define SAME(ours, value) _Static_assert((int)(ours) == (int)(value), #value)
 SAME(CL_SUCCESS, SUCCESS);

@@ -4,7 +4,7 @@
 // function of the library is called with a lock of ours held.
 
 #include "core/test_support.h"
-#include "opencl.h"
+#include "library.h"
 
 struct fake_event {
   int references; /* atomic */

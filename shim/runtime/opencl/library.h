@@ -3,19 +3,33 @@
  * What the files of the OpenCL runtime share. A context of the bookkeeping is a device, a stream a
  * command queue.
  */
-#ifndef XSCHED_OPENCL_H
-#define XSCHED_OPENCL_H
+#ifndef XSCHED_OPENCL_LIBRARY_H
+#define XSCHED_OPENCL_LIBRARY_H
 
 #include <errno.h>
 
-#include "calls.h"
+#include "abi.h"
+#include "callbacks.h"
 #include "runtime/account.h"
 #include "runtime/runtime.h"
+
+#define XSI_CL_EXPORT XSI_EXPORT
+#include "runtime/opencl/hooks_gen.h"
 
 extern const struct xsi_runtime xsi_cl_runtime;        /* opencl.c */
 extern const struct xsi_work_platform xsi_cl_platform; /* platform.c */
 
-bool xsi_cl_active(void);         /* false: switched off */
+extern const struct xsi_symbol xsi_cl_symbols[XSI_CL_SLOTS];
+
+enum { XSI_CL_FRESH, XSI_CL_ACTIVE, XSI_CL_DISABLED };
+extern int xsi_cl_state;
+bool xsi_cl_start(void) __attribute__((cold));
+/* False: switched off. */
+static inline bool xsi_cl_active(void) {
+  int now = __atomic_load_n(&xsi_cl_state, __ATOMIC_ACQUIRE);
+  return XSI_LIKELY(now == XSI_CL_ACTIVE) || (now == XSI_CL_FRESH && xsi_cl_start());
+}
+
 void *xsi_cl_slot(unsigned slot); /* the real function; NULL: no library has it */
 #define XSI_CL_REAL(name) __typeof__(&name) real = (__typeof__(&name))xsi_cl_slot(XSI_CL_##name)
 /* Calls the real function on the shim's own behalf: errno stays the application's. */
@@ -54,4 +68,4 @@ enum xsi_work_answer xsi_cl_status(cl_event event);
 void xsi_cl_release_later(cl_event event);
 void xsi_cl_queues_reset(void); /* in the child of a fork */
 
-#endif /* XSCHED_OPENCL_H */
+#endif /* XSCHED_OPENCL_LIBRARY_H */
