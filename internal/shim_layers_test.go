@@ -15,7 +15,7 @@ import (
 // shimLayers orders the parts of shim/core. A part is a header with the source of the same name. A part
 // includes parts of its own layer or of lower ones.
 var shimLayers = [][]string{
-	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown", "thread"},
+	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown", "thread", "per_thread"},
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint", "memory"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
 	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_table", "work_watch"},
@@ -34,6 +34,7 @@ var shimFolders = map[string][]string{
 var (
 	includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
 	vendorWord  = regexp.MustCompile(`(?i)nvidia|\bamd|cuda|\bhip\b|hip[A-Z]|opencl|\bkfd|\brm_|xsi_rm|xsi_cu\b|xsi_cu_|xsi_kfd|xsi_hip|xsi_cl_`)
+	workWord    = regexp.MustCompile(`(?i)xsi_work|xsi_thread\.work`)
 	cComment    = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
 )
 
@@ -123,6 +124,10 @@ func TestShimLayers(t *testing.T) {
 			code := cComment.ReplaceAllString(f.text, "")
 			if word := vendorWord.FindString(code); word != "" {
 				t.Errorf("%s: %q in code; the core knows no driver and no runtime", f.path, word)
+			}
+			// per_thread.h is the layout of what all layers keep for a thread.
+			if word := workWord.FindString(code); word != "" && mine < layerOf["core/work"] && f.path != "core/per_thread.h" {
+				t.Errorf("%s: %q in code; that is a higher layer", f.path, word)
 			}
 		}
 	}
