@@ -58,6 +58,38 @@ func TestUnit(t *testing.T) {
 	}
 }
 
+// TestDivide: each CPU belongs to one part; too few are not divided.
+func TestDivide(t *testing.T) {
+	var all []int
+	for cpu := range 16 {
+		all = append(all, cpu)
+	}
+	c := divide(all)
+	seen := map[string]bool{}
+	for _, list := range []string{c.bench, c.device, c.victims, c.daemon, c.attackers} {
+		for cpu := range strings.SplitSeq(list, "+") {
+			if seen[cpu] || cpu == "" {
+				t.Errorf("CPU %q twice in %+v", cpu, c)
+			}
+			seen[cpu] = true
+		}
+	}
+	if len(seen) != 16 || strings.Count(c.victims, "+") != 4 {
+		t.Errorf("%+v", c)
+	}
+	if c := divide(all[:8]); c != (cores{}) {
+		t.Errorf("of 8 CPUs: %+v", c)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := unitLimits{cores: "0"}.wrap(self, 0, "/bin/grep", "Cpus_allowed_list", "/proc/self/status").CombinedOutput()
+	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(text)), ":\t0") {
+		t.Errorf("pinned to CPU 0: %q, %v", text, err)
+	}
+}
+
 // TestRatio: a difference outside the noise has an interval without 1, one inside has not.
 func TestRatio(t *testing.T) {
 	blocks := func(value float64) (s samples) {

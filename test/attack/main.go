@@ -35,7 +35,8 @@ ratio of attacked to control are above the limit, each with its whole interval o
 Time during which the host withheld the CPUs from a thread of the highest priority does not count.
 
 The victims run with the CPU priority that benchmarks of this project use (SCHED_FIFO), so the ratios
-show the daemon's decisions. What an attack costs in CPU time is a bound of its own (cpu).
+show the daemon's decisions. Where the kernel refuses it, they have CPUs of their own, if there are
+enough. What an attack costs in CPU time is a bound of its own (cpu).
 
 The daemon runs under the restrictions of the shipped systemd unit: address families, open files,
 nice value; the bench ends a daemon that exceeds the unit's MemoryMax.
@@ -131,6 +132,7 @@ func run(args []string) error {
 		return err
 	}
 	limits, err := readUnit(*unit)
+	limits.cores = division().daemon
 	if err != nil {
 		return err
 	}
@@ -139,7 +141,7 @@ func run(args []string) error {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	r := Report{Version: versionOf(*binary), CPUs: runtime.NumCPU(), Bounds: bounds, begin: time.Now()}
+	r := Report{Version: versionOf(*binary), CPUs: runtime.NumCPU(), Load: division().String(), Bounds: bounds, begin: time.Now()}
 	if err := r.run(*platform, folder, limits, selected, s); err != nil {
 		return err
 	}

@@ -188,6 +188,7 @@ func probeNames() []string { return []string{"healthz", "list", "suspend", "resu
 type Report struct {
 	Version string  `json:"version"`
 	CPUs    int     `json:"cpus"`
+	Load    string  `json:"load"` // how victims are protected from the attacker's CPU time
 	Seconds float64 `json:"seconds"`
 	Bounds  Bounds  `json:"bounds"`
 	Rows    []Row   `json:"attacks"`
@@ -237,7 +238,7 @@ func (r *Row) line() string {
 // String is the report as text.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d attacks in %.0f s, ratios at most %.2f\n%s\n", r.Version, len(r.Rows), r.Seconds, r.Bounds.Ratio, header)
+	fmt.Fprintf(&b, "%s, %d attacks in %.0f s on %d CPUs, ratios at most %.2f; %s\n%s\n", r.Version, len(r.Rows), r.Seconds, r.CPUs, r.Bounds.Ratio, r.Load, header)
 	for i := range r.Rows {
 		b.WriteString(r.Rows[i].line() + "\n")
 	}

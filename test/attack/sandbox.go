@@ -20,7 +20,8 @@ type unitLimits struct {
 	families []int // of sockets; nil: all
 	files    uint64
 	nice     int
-	memory   int64 // bytes; 0: no limit
+	memory   int64  // bytes; 0: no limit
+	cores    string // empty: all
 }
 
 // readUnit reads the restrictions of a unit file.
@@ -79,7 +80,7 @@ func (u unitLimits) wrap(self string, uid uint32, argv ...string) *exec.Cmd {
 	for i, family := range u.families {
 		families[i] = strconv.Itoa(family)
 	}
-	args := []string{"sandbox", "families=" + strings.Join(families, ","), "files=" + strconv.FormatUint(u.files, 10), "nice=" + strconv.Itoa(u.nice), "uid=" + strconv.Itoa(int(uid)), "--"}
+	args := []string{"sandbox", "families=" + strings.Join(families, ","), "files=" + strconv.FormatUint(u.files, 10), "nice=" + strconv.Itoa(u.nice), "cores=" + u.cores, "uid=" + strconv.Itoa(int(uid)), "--"}
 	return exec.Command(self, append(args, argv...)...)
 }
 
@@ -94,6 +95,12 @@ func sandbox(args []string) error {
 			families = value
 			continue
 		}
+		if key == "cores" {
+			if err := pin(0, value); err != nil {
+				return fmt.Errorf("set %s: %w", key, err)
+			}
+			continue
+		}
 		n, err := strconv.Atoi(value)
 		if err != nil {
 			return err
@@ -103,7 +110,7 @@ func sandbox(args []string) error {
 			uid = n
 		case key == "files" && n > 0:
 			err = limitFiles(uint64(n))
-		case key == "nice": // the bench has raised its own
+		case key == "nice" && (n >= 0 || priorities()): // the bench has raised its own
 			err = unix.Setpriority(unix.PRIO_PROCESS, 0, n)
 		}
 		if err != nil {
@@ -142,7 +149,7 @@ func limitFiles(n uint64) error {
 }
 
 // raise gives all threads of this process a nice value at which the load of an attack does not delay
-// its measurements. Children get their own.
+// its measurements, or CPUs of their own. Children get their own.
 func raise() error {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -150,8 +157,12 @@ func raise() error {
 	}
 	for _, task := range tasks {
 		tid, err := strconv.Atoi(task.Name())
-		if err == nil {
+		switch {
+		case err != nil:
+		case priorities():
 			err = unix.Setpriority(unix.PRIO_PROCESS, tid, -15)
+		default:
+			err = pin(tid, division().bench)
 		}
 		if err != nil {
 			return fmt.Errorf("raise the CPU priority: %w", err)

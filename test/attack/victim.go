@@ -49,7 +49,7 @@ func (v *victim) start() error {
 		v.w.xsched(), "run", "--virtual", "--priority", strconv.Itoa(v.priority), "--", filepath.Join(v.w.folder, "tenant"),
 		"--name", v.name, "--kernel-us", strconv.Itoa(v.kernelUS), "--api", v.w.platform.API, "--device", strconv.Itoa(v.device),
 	}
-	v.cmd = unitLimits{}.wrap(v.w.self(), v.uid, argv...)
+	v.cmd = unitLimits{cores: division().victims}.wrap(v.w.self(), v.uid, argv...)
 	v.cmd.Env = v.w.env(v.home)
 	v.cmd.Stderr = &v.stderr
 	in, err := v.cmd.StdinPipe()
@@ -70,10 +70,10 @@ func (v *victim) start() error {
 	case <-time.After(10 * time.Second):
 		return fmt.Errorf("%s does not start: %s", v.name, v.stderr.Last())
 	}
-	// The CPU priority that benchmarks give their programs; a user has no right to it.
-	fifo := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}
-	if err := unix.SchedSetAttr(v.pid(), fifo, 0); err != nil {
-		return fmt.Errorf("raise the CPU priority of %s: %w", v.name, err)
+	if priorities() {
+		if err := unix.SchedSetAttr(v.pid(), fifo(), 0); err != nil {
+			return fmt.Errorf("raise the CPU priority of %s: %w", v.name, err)
+		}
 	}
 	_, err = io.WriteString(in, v.load+"\n")
 	return err

@@ -120,7 +120,7 @@ func (w *world) self() string   { return filepath.Join(w.folder, "self") }
 
 func (w *world) startDevice() error {
 	socket := w.platform.Socket(w.dir)
-	w.device = exec.Command(w.xsched(), "vgpu", "--platform", w.platform.Name, "--devices", strconv.Itoa(gpus), "--socket", socket)
+	w.device = unitLimits{cores: division().device}.wrap(w.self(), 0, w.xsched(), "vgpu", "--platform", w.platform.Name, "--devices", strconv.Itoa(gpus), "--socket", socket)
 	if len(w.platform.Env(w.dir)) > 1 {
 		w.device.Args = append(w.device.Args, "--root", filepath.Join(w.dir, "kfd"))
 	}
@@ -231,7 +231,7 @@ func (d *daemon) guard(memory int64) {
 func (w *world) actor(name string, args ...string) *exec.Cmd {
 	argv := append([]string{w.self(), "act", name, w.dir, w.platform.Name, w.http}, args...)
 	// As many descriptors as a login session usually has at most.
-	cmd := unitLimits{files: 1 << 20}.wrap(w.self(), attackerUID, argv...)
+	cmd := unitLimits{files: 1 << 20, cores: division().attackers}.wrap(w.self(), attackerUID, argv...)
 	cmd.Env = w.env("attacker")
 	cmd.Dir = filepath.Join(w.base, "attacker")
 	return cmd
