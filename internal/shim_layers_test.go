@@ -18,7 +18,7 @@ var shimLayers = [][]string{
 	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown", "thread", "per_thread"},
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint", "memory"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
-	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_table", "work_watch"},
+	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_shut", "work_table", "work_watch"},
 	{"move", "move_internal", "move_block", "move_gate", "move_want"},
 }
 

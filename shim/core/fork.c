@@ -27,7 +27,7 @@
 #include "session.h"
 #include "wake.h"
 
-enum { MAX_REGISTERED = 8 };
+enum { MAX_REGISTERED = 16 };
 
 struct lock {
   void (*lock)(void);

@@ -53,8 +53,10 @@ static void publish(unsigned at) {
 
 void xsi_memory_publish(void) {
   xsi_memory_lock();
-  for (unsigned i = 0; i < XSW_MEMORY_DEVICES; i++)
+  for (unsigned i = 0; i < XSW_MEMORY_DEVICES; i++) {
+    devices[i].order = 0; // the new page has had none yet
     publish(i);
+  }
   xsi_memory_unlock();
 }
 

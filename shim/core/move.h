@@ -103,7 +103,7 @@ void xsi_block_each(struct xsi_memory_place place,
 /* An allocation that the device has no room for. Zeros before the first attempt. */
 struct xsi_move_want {
   struct xsi_memory_place place;
-  uint64_t wanted_ns, until_ns;
+  uint64_t wanted_ns;
   bool granted;
   int cancel_state;
 };

@@ -20,7 +20,6 @@ enum {
   VERDICT_NS = 200000000, /* a daemon that has not answered by then will not */
   RETRY_NS = 2000000,
 };
-#define LONGEST_NS 30000000000u
 
 static XSI_FORK_STATE uint32_t turn; // 1: a thread asks; and the futex word
 
@@ -31,11 +30,11 @@ static void nap(uint32_t *word, uint32_t value, long ns) {
 
 static void reset_in_child(void) { turn = 0; }
 
-static bool take_turn(uint64_t until) {
+static bool take_turn(void) {
   static uint32_t registered;
   if (!__atomic_exchange_n(&registered, 1, __ATOMIC_SEQ_CST)) xsi_at_fork_child(reset_in_child);
   while (__atomic_exchange_n(&turn, 1, __ATOMIC_SEQ_CST) != 0) {
-    if (xsi_now_ns() >= until) return false;
+    if (xsi_gate_silent(xsi_now_ns())) return false;
     nap(&turn, 1, RETRY_NS);
   }
   return true;
@@ -69,7 +68,7 @@ static bool await_verdict(struct xsi_move_want *want) {
     case XSW_VERDICT_WAIT:
       if (want->granted) nap(orders, seen, RETRY_NS);
       want->granted = true;
-      return now < want->until_ns && !xsi_gate_silent(now);
+      return !xsi_gate_silent(now);
     case XSW_VERDICT_NONE:
       // One that was granted has an answer, unless the daemon has gone.
       if (want->granted || now >= want->wanted_ns + VERDICT_NS || xsi_gate_silent(now))
@@ -89,14 +88,13 @@ bool xsi_move_wants(struct xsi_move_want *want, struct xsi_memory_place place, u
   bool first = want->wanted_ns == 0;
   if (first) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &want->cancel_state);
-    if (!take_turn(now + LONGEST_NS)) {
+    if (!take_turn()) {
       pthread_setcancelstate(want->cancel_state, NULL);
       errno = saved;
       return false;
     }
     want->place = place;
     want->wanted_ns = xsi_now_ns();
-    want->until_ns = want->wanted_ns + LONGEST_NS;
   }
   publish(want, bytes, room);
   if (first) xsi_doorbell_ring();

@@ -457,8 +457,10 @@ void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t e
 
 /* ---- batches (work_batch.c) --------------------------------------------------------- */
 
-/* Nonzero while work may wait on a device for the rest of its batch. */
+/* Nonzero while work may wait on a device for the rest of its batch, or the process's gate is shut. */
 extern uint32_t xsi_work_closed;
+#define XSI_WORK_CLOSED_BATCH 1u
+#define XSI_WORK_CLOSED_SHUT 2u
 void xsi_work_release_batches(void) __attribute__((cold));
 /* Before every call that may wait: nothing of ours may keep the device from it. From any thread, without a
  * lock. */
@@ -481,6 +483,25 @@ void xsi_work_batch(struct xsi_work_stream *stream, uintptr_t kernel, uint32_t m
 void xsi_work_never_batch(void);
 extern bool xsi_work_batch_never;     /* it was called; tests take it back */
 extern bool xsi_work_batch_by_thread; /* tests turn it off */
+
+/* ---- the gate of the whole process (work_shut.c) ------------------------------------- */
+
+/* Every submission that begins from now on waits, whatever the daemon does, until reopen. False: that can't be
+ * ensured here, and the gate is open. */
+bool xsi_work_shut(void);
+void xsi_work_reopen(void);
+/* While it is shut: true once no submission is in the driver, or on its way there. */
+bool xsi_work_quiet(void);
+/* Then, from a thread of the library's own: asks the driver about all busy streams; true if none is left. The thread
+ * calls greet first, which returns for how many platforms it has done so. */
+bool xsi_work_drained(void);
+unsigned xsi_work_greet(unsigned greeted);
+/* Work that has no record begins: the gate can't be shut any more. Waits while it is. */
+void xsi_work_unrecorded(void) __attribute__((cold));
+bool xsi_work_has_unrecorded(void);
+/* Sleeps until it is open. Whoever begins and ends to wait is reported. */
+void xsi_work_await_open(void);
+void xsi_work_on_wait(void (*callback)(bool begins));
 
 /* ---- watcher (work_watch.c) ------------------------------------------------------ */
 

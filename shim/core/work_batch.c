@@ -103,7 +103,7 @@ static void release(struct xsi_work_batch *batch) {
 
 // The flag first: whoever closes sets its value before the flag, so that none is missed.
 void xsi_work_release_batches(void) {
-  __atomic_store_n(&xsi_work_closed, 0, __ATOMIC_SEQ_CST);
+  __atomic_fetch_and(&xsi_work_closed, ~XSI_WORK_CLOSED_BATCH, __ATOMIC_SEQ_CST);
   for (unsigned i = 0; i < CONTEXTS; i++)
     release(&batches[i]);
 }
@@ -313,7 +313,7 @@ static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream) {
       value++;
   }
   __atomic_store_n(&stream->batch_value, value, __ATOMIC_RELAXED);
-  __atomic_store_n(&xsi_work_closed, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_or(&xsi_work_closed, XSI_WORK_CLOSED_BATCH, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) != 0)
     syscall(SYS_futex, &asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
   uintptr_t context = batch->context;

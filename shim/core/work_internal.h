@@ -62,6 +62,13 @@ void xsi_work_weigh_owner(struct xsi_work_stream *stream);
 /* Before another thread counts: true if it is the owner from now on. After it counted, so many were there. */
 bool xsi_work_adopt(struct xsi_work_stream *stream);
 void xsi_work_court(const struct xsi_work_stream *stream, uint64_t others);
+bool xsi_work_any_calls(void); /* under the work lock: a listed thread is in a call that counted */
+bool xsi_work_meet_all(void);  /* a barrier as for meet_owner; false: refused */
+/* In work_shut.c: the slot of all streams while the gate is shut. */
+extern struct xsw_queue xsi_work_shut_slot;
+extern bool xsi_work_is_shut;                                 /* under the work lock */
+bool xsi_work_shut_out(const struct xsi_work_stream *stream); /* after counting: this call waits */
+void xsi_work_shut_reset(void);
 /* In work_queue.c: what the record counted, in all its lives. */
 struct xsi_tally xsi_work_tally(const struct xsi_work_stream *stream);
 /* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),

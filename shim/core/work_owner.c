@@ -98,6 +98,15 @@ void xsi_work_meet_owner(struct xsi_work_stream *stream) {
   __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
 }
 
+bool xsi_work_meet_all(void) { return barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED); }
+
+bool xsi_work_any_calls(void) {
+  const struct xsi_work_thread *at = threads;
+  while (at && __atomic_load_n(&at->calling, __ATOMIC_ACQUIRE) == 0)
+    at = at->next;
+  return at != NULL;
+}
+
 // Behind a barrier the former owner is in no call, or in one that began after it lost the stream.
 static bool has_noticed(uint64_t former) {
   if (former == 0 || former == xsi_thread.work.token) return true;

@@ -22,6 +22,7 @@ void xsi_work_choose_slot(struct xsi_work_stream *stream) {
   int32_t queue = stream->own ? stream->queue : stream->context->queue;
   struct xsw_queue *slot = queue >= 0 ? xsi_slot((uint32_t)queue) : &no_slot;
   if (__atomic_load_n(&stream->program_holds, __ATOMIC_RELAXED)) slot = &closed_slot;
+  if (xsi_work_is_shut) slot = &xsi_work_shut_slot;
   // Changes only while the stream is frozen: others than the program's own gate.
   if (stream->queue != queue) __atomic_store_n(&stream->queue, queue, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->slot, slot, __ATOMIC_RELEASE);
@@ -149,17 +150,23 @@ int xsi_work_hold(struct xsi_work_life life, bool hold) {
 
 void xsi_work_held(struct xsi_work_stream *stream, uintptr_t kernel) {
   int saved_errno = errno;
-  if (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST)) {
-    // Work held by the program does not wait for the GPU: no other queue must be preempted for it.
+  for (;;) {
+    bool held = __atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST) != 0;
+    if (!held && !xsi_work_shut_out(stream)) break;
+    // Work held by the program, or for its memory, does not wait for the GPU: no other queue must be preempted
+    // for it.
     xsi_work_withdraw(stream);
     xsi_work_open(); // what was launched before runs meanwhile
     while (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST))
       syscall(SYS_futex, &stream->program_holds, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    if (!held) xsi_work_await_open();
     xsi_work_count(stream);
   }
   struct xsw_queue *slot = xsi_work_slot(stream);
-  uint32_t gate =
-      slot == &closed_slot ? XSW_GATE_OPEN : __atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE);
+  // Closed now, in the middle of this call: whoever closes waits for it.
+  uint32_t gate = slot == &closed_slot || slot == &xsi_work_shut_slot
+                      ? XSW_GATE_OPEN
+                      : __atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE);
   if (gate == XSW_GATE_HELD) {
     xsi_work_open(); // the daemon holds the queue, not what it has launched
     xsi_gate_wait(__atomic_load_n(&stream->queue, __ATOMIC_RELAXED));

@@ -51,6 +51,7 @@ static void reset_in_child(void) {
   xsi_work_hot.epoch++;
   xsi_work_owners_start();
   xsi_work_watch_reset();
+  xsi_work_shut_reset();
 }
 
 bool xsi_work_start(const struct xsi_work_platform *platform) {
@@ -469,6 +470,9 @@ static void thread_exits(void *unused) {
   }
   xsi_work_unlock();
   if (left) xsi_work_watch_busy(true);
+  // What it submits from here on belongs to another thread, whose end nobody sees.
+  xsi_thread.work.token = 0;
+  xsi_thread.work.last = (struct xsi_work_seen){0, NULL};
 }
 
 static void make_exit_key(void) {

@@ -41,7 +41,7 @@ static uint32_t wakes;
 static XSI_FORK_STATE bool wanted, running; /* the thread is needed, and it was started */
 static XSI_FORK_STATE uint64_t retry_ns;    /* it could not be: not before this */
 static bool stopped;                        /* the process exits: no more driver calls */
-static XSI_FORK_STATE uint32_t asking;      /* the watcher is in the driver */
+static XSI_FORK_STATE uint32_t asking;      /* threads of ours that are in the driver */
 
 // A thread that is cancelled in the driver must not keep the lock.
 static struct xsi_work_context *exclude(struct xsi_work_context *(*find)(uintptr_t),
@@ -186,7 +186,7 @@ static void ask(const struct asked *asked) {
   struct xsi_work_stream *stream = asked->stream;
   // A thread that has the lock may be in the driver for long: the stream's turn comes again.
   if (pthread_mutex_trylock(&asked->context->watch) != 0) return;
-  __atomic_store_n(&asking, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&asking, 1, __ATOMIC_SEQ_CST);
   xsi_work_lock();
   xsi_lock_take(&asked->context->list_lock);
   bool ask = !__atomic_load_n(&stopped, __ATOMIC_SEQ_CST) &&
@@ -205,7 +205,7 @@ static void ask(const struct asked *asked) {
     xsi_teardown_asked();
     if (got == XSI_WORK_DONE) xsi_work_complete(stream, mark, true);
   }
-  __atomic_store_n(&asking, 0, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&asking, 1, __ATOMIC_SEQ_CST);
   pthread_mutex_unlock(&asked->context->watch);
 }
 
@@ -287,6 +287,27 @@ uint64_t xsi_work_watch(uint64_t now) {
   return round.next;
 }
 
+bool xsi_work_drained(void) {
+  struct round round = {.now = xsi_now_ns()};
+  xsi_work_open();
+  xsi_work_lock();
+  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
+    xsi_lock_take(&context->list_lock);
+    xsi_work_prune(context);
+    for (struct xsi_work_stream *stream = context->list; stream; stream = stream->list_next) {
+      round.busy++;
+      if (round.count < ROUND && askable(stream, true))
+        round.asked[round.count++] =
+            (struct asked){context, stream, stream->incarnation, .forgotten = true};
+    }
+    xsi_lock_give(&context->list_lock);
+  }
+  xsi_work_unlock();
+  for (unsigned i = 0; i < round.count; i++)
+    ask(&round.asked[i]);
+  return round.busy == 0;
+}
+
 bool xsi_work_watch_deep(void) {
   if (XSI_LIKELY(!__atomic_load_n(&deep, __ATOMIC_SEQ_CST)))
     return !__atomic_load_n(&running, __ATOMIC_RELAXED);
@@ -313,19 +334,26 @@ static void stop_at_exit(void) {
     nanosleep(&step, NULL);
 }
 
+unsigned xsi_work_greet(unsigned greeted) {
+  const struct xsi_work_platform *platform;
+  while (greeted < XSI_WORK_PLATFORMS &&
+         (platform = __atomic_load_n(&xsi_work_platforms[greeted], __ATOMIC_ACQUIRE))) {
+    platform->watcher_starts();
+    greeted++;
+  }
+  return greeted;
+}
+
 static void *watch_thread(void *unused) {
   (void)unused;
   pthread_setname_np(pthread_self(), "xsched-watch");
   xsi_annotate_ignore(true);
   unsigned greeted = 0; // platforms start one after the other, and none ends
   while (!__atomic_load_n(&stopped, __ATOMIC_SEQ_CST)) {
-    const struct xsi_work_platform *platform;
-    while (greeted < XSI_WORK_PLATFORMS &&
-           (platform = __atomic_load_n(&xsi_work_platforms[greeted], __ATOMIC_ACQUIRE))) {
-      platform->watcher_starts();
-      // One that was loaded after this thread began is taken down before what was registered then.
-      if (greeted++ > 0) atexit(stop_at_exit);
-    }
+    unsigned before = greeted;
+    greeted = xsi_work_greet(greeted);
+    // One that was loaded after this thread began is taken down before what was registered then.
+    if (before > 0 && greeted > before) atexit(stop_at_exit);
     xsi_wake_again();
     uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
     xsi_page_beat(&xsi_header()->watcher_ns, xsi_now_ns());

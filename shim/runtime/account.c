@@ -4,6 +4,8 @@
 
 #include "account.h"
 
+#include "core/move.h"
+
 // ---- work other than launches, and launches into another stream than before ---------------------
 
 struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream,
@@ -19,6 +21,8 @@ struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stre
     xsi_work_submit(call.work, kernel);
   else if (account->unknown != NULL)
     account->unknown(stream);
+  else
+    xsi_work_unrecorded();
   return call;
 }
 
@@ -200,11 +204,13 @@ int xsi_end_record(struct xsi_wait *wait, const void *event, int result) {
 
 // ---- captures ------------------------------------------------------------------------
 
+// Memory does not move while a stream enters a capture, nor afterwards until the capture ends.
 // The watcher is kept away while a stream enters or leaves a capture: it must not ask about one
 // that is in.
 void xsi_capture_begin(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
   enter(account, wait);
   if (wait->call.mode == XSI_PLAIN) return;
+  xsi_move_enter();
   wait->call.work = account->work(stream);
   wait->excluded = xsi_work_exclude_stream(wait->call.work);
   __atomic_fetch_add(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
@@ -217,6 +223,7 @@ int xsi_capture_begin_done(struct xsi_wait *wait, int result) {
   else // without a record its end could not be told from another's: the stream answers for itself
     __atomic_fetch_sub(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
   xsi_work_include(wait->excluded);
+  xsi_move_leave();
   return result;
 }
 

@@ -26,7 +26,7 @@ _Thread_local struct xsi_thread xsi_thread __attribute__((tls_model("initial-exe
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct xsi_counters *blocks[64];
 static int block_count;
-static void (*child_resets[8])(void);
+static void (*child_resets[16])(void);
 static int reset_count;
 static void (*before_fork)(void);
 
