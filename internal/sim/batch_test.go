@@ -40,3 +40,29 @@ func TestBatches(t *testing.T) {
 		}
 	}
 }
+
+// TestBatchesNeedSlices: without timeslices, as on AMD GPUs, lows are suspended for the whole request. Batches then only
+// delay it, and lows keep less (docs/strategies.md).
+func TestBatchesNeedSlices(t *testing.T) {
+	none := false
+	s := &Scenario{
+		Name: "no slices", Duration: Duration(5 * time.Second), Policy: "HPF", GPU: GPU{Slices: &none},
+		Tenants: []Tenant{
+			{
+				Name: "high", Hint: Hint{Priority: 10, SLO: model.SLO{Latency: time.Minute}}, Kernel: Fixed(5 * time.Microsecond),
+				Kernels: Exactly(70), Launch: LogNormal(42*time.Microsecond, 0.1), Arrivals: Arrivals{Rate: 133, Jitter: 0.2},
+			},
+			{Name: "low", Kernel: Fixed(time.Millisecond), Arrivals: Arrivals{Closed: &Closed{Depth: 2}}},
+		},
+	}
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	runs := run(t, s, Options{Policies: []string{"HPF", "HPF/batch-all"}}).Runs
+	plain, batches := &runs[0], &runs[1]
+	a, b := plain.Classes[0].Latency.P50, batches.Classes[0].Latency.P50
+	t.Logf("P50 %.2f ms, the low keeps %.3f; with batches %.2f ms, %.3f", a, plain.Lows.Kept, b, batches.Lows.Kept)
+	if b < a+0.1 || batches.Lows.Kept > plain.Lows.Kept {
+		t.Errorf("batches are of use without timeslices: P50 %.2f -> %.2f ms, the low keeps %.3f -> %.3f", a, b, plain.Lows.Kept, batches.Lows.Kept)
+	}
+}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,13 +16,18 @@ import (
 // openCL builds testdata/opencl.c, or skips the test without an OpenCL implementation.
 func openCL(t *testing.T) string {
 	t.Helper()
+	return buildOpenCL(t, "opencl.c")
+}
+
+func buildOpenCL(t *testing.T, source string, flags ...string) string {
+	t.Helper()
 	if _, err := os.Stat("/usr/include/CL/cl.h"); err != nil {
 		t.Skip("no OpenCL headers; run `make setup`")
 	}
 	out := filepath.Join(t.TempDir(), "opencl")
-	cmd := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", out, "testdata/opencl.c", "-lOpenCL")
+	cmd := exec.Command("gcc", append(flags, "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", out, "testdata/"+source, "-lOpenCL")...)
 	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build opencl.c: %v\n%s", err, text)
+		t.Fatalf("build %s: %v\n%s", source, err, text)
 	}
 	return out
 }
@@ -139,4 +145,16 @@ func TestOpenCLTools(t *testing.T) {
 	if got := w.must("run", "--", python, "-B", "testdata/opencl.py"); got != "equal True\n" {
 		t.Errorf("pyopencl: %s", got)
 	}
+}
+
+// TestOpenCLUserEventsLock: why OpenCL has no batches (docs/strategies.md). A batch must open without a lock that a launching
+// thread may hold, and to set a user event takes such locks.
+func TestOpenCLUserEventsLock(t *testing.T) {
+	t.Parallel()
+	text := native(t, buildOpenCL(t, "user_event.c", "-rdynamic"))
+	common, all := 0, 0
+	if _, err := fmt.Sscanf(text, "%d of %d", &common, &all); err != nil || common == 0 {
+		t.Errorf("locks that a launch takes, too, of those to set a user event: %q (%v); without any, batches would be worth a try", text, err)
+	}
+	t.Logf("locks that a launch takes, too, of those to set a user event: %s", text)
 }
