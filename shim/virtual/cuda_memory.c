@@ -11,7 +11,7 @@
 
 #define ALIGNMENT 512u
 #define HOST_PAGE 4096u
-enum { LANE_TO_DEVICE, LANE_TO_HOST, LANE_INSIDE };
+enum { LANE_TO_DEVICE, LANE_TO_HOST, LANE_INSIDE, LANE_COMPUTE };
 enum { MEMORY_TYPE = 2, TYPE_HOST = 1, TYPE_DEVICE = 2 }; /* from cuda.h */
 
 static CUdeviceptr address_of(CUcontext context, uint64_t offset) {
@@ -266,6 +266,7 @@ VG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 }
 
 #define SMALL 65536u
+#define SMALL_PINNED 32767u
 
 /* Up to 64 KB from the host: the real driver waits for the end (580). It documents that it returns at once:
  * XSCHED_VGPU_COPIES=documented. */
@@ -274,11 +275,18 @@ static bool small_waits(void) {
   return !copies || strcmp(copies, "documented") != 0;
 }
 
+/* A small copy goes through the compute channel, unless it is one of rows (H200, driver 580: docs/platforms/nvidia.md,
+ * small uploads). What graphs do was not measured. */
+static bool by_compute(CUstream stream, const struct vg_node *node, bool rows) {
+  return vg_small_by_compute && !rows && !stream->capture && node->entry.lane == LANE_TO_DEVICE &&
+         node->entry.amount <= (node->host_src ? SMALL : SMALL_PINNED);
+}
+
 /* One copy; host selects the side, if any, that may be host memory. A call that waits does so as the real
  * driver: to the host it waits for the end, inside the device not at all. From pageable memory it waits for
  * earlier work, and returns when the bytes are staged. */
-static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t src, size_t bytes,
-                     int lane, bool wait) {
+static CUresult copy_part(bool per_thread, CUstream handle, uint64_t dst, uint64_t src,
+                          size_t bytes, int lane, bool wait, bool rows) {
   CUcontext context;
   CUresult result = vg_enter(&context);
   if (result != CUDA_SUCCESS) return result;
@@ -303,6 +311,7 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
   else if (!dst_here)
     return vg_leave(CUDA_ERROR_INVALID_VALUE);
   bool small = lane == LANE_TO_DEVICE && bytes <= SMALL;
+  if (by_compute(stream, &node, rows)) node.entry.lane = LANE_COMPUTE;
   if (lane == LANE_INSIDE || (small && !small_waits())) wait = false;
   bool staged = node.host_src && !small;
   if (lane != LANE_INSIDE) result = vg_rm_step(context, VG_MEMORY_COPY, bytes);
@@ -312,6 +321,11 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
   if (result == CUDA_SUCCESS && wait && !staged)
     result = vg_wait(context, stream->channel, stream->seq);
   return vg_leave(result);
+}
+
+static CUresult copy(bool per_thread, CUstream stream, uint64_t dst, uint64_t src, size_t bytes,
+                     int lane, bool wait) {
+  return copy_part(per_thread, stream, dst, src, bytes, lane, wait, false);
 }
 
 static CUresult to_device(bool per_thread, CUdeviceptr dst, const void *src, size_t bytes,
@@ -355,6 +369,35 @@ VG_BOTH(cuMemcpy, _ptds, any, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), 
 VG_BOTH(cuMemcpyAsync, _ptsz, any,
         (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), dst, src, bytes, stream,
         false)
+
+/* Of CUDA_MEMCPY2D. Only copies from linear memory of the host to the device. */
+struct rows {
+  size_t from_x, from_y;
+  unsigned from_type;
+  const unsigned char *from_host;
+  CUdeviceptr from_device;
+  void *from_array;
+  size_t from_pitch, to_x, to_y;
+  unsigned to_type;
+  void *to_host;
+  CUdeviceptr to_device;
+  void *to_array;
+  size_t to_pitch, width, height;
+};
+
+static CUresult copy_rows(bool per_thread, const struct rows *c, CUstream stream) {
+  if (!c || c->from_type != TYPE_HOST || c->to_type != TYPE_DEVICE || c->from_x || c->from_y ||
+      c->to_x || c->to_y)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = CUDA_SUCCESS;
+  for (size_t y = 0; y < c->height && result == CUDA_SUCCESS; y++)
+    result = copy_part(per_thread, stream, c->to_device + y * c->to_pitch,
+                       (uintptr_t)c->from_host + y * c->from_pitch, c->width, LANE_TO_DEVICE, false,
+                       true);
+  return result;
+}
+VG_BOTH(cuMemcpy2DAsync_v2, _ptsz, copy_rows, (const struct rows *copy, CUstream stream), copy,
+        stream)
 
 /* Pageable memory is what no context knows. */
 VG_EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {

@@ -26,6 +26,7 @@
 #define NV_ERR_NO_MEMORY 0x51
 #define COPY_CHANNELS 4
 
+const bool vg_small_by_compute = true;
 const char vg_container_variable[] = "NVIDIA_VISIBLE_DEVICES";
 const char *const vg_visible_variables[] = {"CUDA_VISIBLE_DEVICES", NULL};
 

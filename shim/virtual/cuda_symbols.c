@@ -128,6 +128,7 @@
   PTDS(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2)                                                        \
   PTSZ(cuMemcpyHtoDAsync, 3020, cuMemcpyHtoDAsync_v2)                                              \
   PTSZ(cuMemcpyDtoHAsync, 3020, cuMemcpyDtoHAsync_v2)                                              \
+  PTSZ(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2)                                                  \
   PTSZ(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2)                                              \
   PTDS(cuMemsetD8, 3020, cuMemsetD8_v2)                                                            \
   PTDS(cuMemsetD16, 3020, cuMemsetD16_v2)                                                          \

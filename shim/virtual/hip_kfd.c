@@ -44,6 +44,7 @@
 #define KFD_RUNTIME_ENABLE 0xC0104B25u
 #define QUEUE_COMPUTE_AQL 2u
 
+const bool vg_small_by_compute = false;
 const char vg_container_variable[] = "AMD_VISIBLE_DEVICES";
 /* The lower library narrows first: HIP counts the devices that ROCr leaves. */
 const char *const vg_visible_variables[] = {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", NULL};

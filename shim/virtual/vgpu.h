@@ -95,7 +95,7 @@ struct vg_entry {
       dst; /* VRAM offset; kernel: its result, mark: its time; or VG_NO_ADDRESS; value: its word */
   uint64_t src;
   uint32_t value; /* kernel: seed; fill: value; value: what to wait for */
-  uint32_t lane;  /* copy, fill: index into copy_groups */
+  uint32_t lane;  /* copy, fill: index into copy_groups; 3: a small copy by the compute engine */
   uint32_t wait_channel;
   uint32_t _rsv;
   uint64_t wait_seq;

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -108,4 +109,42 @@ func TestCopyOnlyLow(t *testing.T) {
 	}
 	high.finish()
 	low.finish()
+}
+
+// TestSmallUploadsInterruptNobody: the driver sends a small copy to the device through the compute channel, so that each
+// interrupts a neighbour's kernel. The shim sends those of a service that gathers its kernels through a copy engine.
+func TestSmallUploadsInterruptNobody(t *testing.T) {
+	t.Parallel()
+	const uploads = 50
+	w := newWorld(t)
+	high := w.run(options{priority: 10}, compile(t, "gcc", "uploads.c", "-std=gnu11"), strconv.Itoa(uploads))
+	high.expect("R", soon)
+	low := w.tenant(options{}, 20000)
+	w.waitLevel(low.pid(), 3)
+	low.send("loop")
+	measure := func(name string) uint64 {
+		t.Helper()
+		w.must("policy", name)
+		eventually(t, soon, "the low has a tiny slice", func() bool {
+			p := w.process(low.pid())
+			return p != nil && len(p.Queues) == 1 && p.Queues[0].SliceUS == 1
+		})
+		low.iterates(2)
+		before := w.account(low.pid()).Preemptions
+		high.send("")
+		high.expect("right", soon)
+		return w.account(low.pid()).Preemptions - before
+	}
+	own, gathers := measure("HPF"), measure("HPF/batch-all")
+	t.Logf("%d small uploads: the job's kernels were interrupted %d times, and %d times beside a service that gathers", uploads, own, gathers)
+	if own < uploads*3/4 {
+		t.Errorf("%d uploads interrupted %d kernels: this is not how the driver sends them", uploads, own)
+	}
+	if gathers > uploads/10 {
+		t.Errorf("%d uploads of a service that gathers interrupted %d kernels", uploads, gathers)
+	}
+	low.finish()
+	if err := high.wait(soon); err != nil {
+		t.Error(err)
+	}
 }

@@ -188,7 +188,7 @@ func (g *GPU) execute(c *Channel, d time.Duration) {
 		}
 	}
 	w.progress += d
-	if g.costs.Block == 0 {
+	if g.costs.Block == 0 || w.Kind != WorkKernel {
 		return
 	}
 	done := int(w.progress / g.costs.Block)
@@ -216,8 +216,13 @@ func (g *GPU) handle() {
 		}
 	case phaseRun:
 		if c := g.owner.current; c.head().remaining() <= 0 {
-			g.totals.Kernels++
-			g.owner.account.Kernels++
+			if c.head().Kind == WorkKernel {
+				g.totals.Kernels++
+				g.owner.account.Kernels++
+			} else {
+				g.totals.Copies++
+				g.owner.account.Copies++
+			}
 			g.complete(c)
 			g.proceed()
 		} else if g.contested() && g.now >= g.sliceEnd() {

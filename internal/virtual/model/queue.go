@@ -31,7 +31,7 @@ type Work struct {
 	Dst, Src uint64
 	Seed     uint32 // kernel's argument, or the value of a fill
 	Width    uint32 // of a fill: 1, 2 or 4 bytes
-	Lane     int    // index of the copy group
+	Lane     int    // index of the copy group, or LaneCompute
 	On       *Channel
 	OnSeq    uint64
 
@@ -39,6 +39,15 @@ type Work struct {
 	progress  time.Duration
 	done      int  // blocks executed
 	started   bool // of a copy: CopyStart was called
+}
+
+// LaneCompute is the lane of a small copy that the driver sends through the compute channel: the compute engine
+// executes it, as a kernel. Sink.Done moves its bytes.
+const LaneCompute = laneCount
+
+// computes reports whether the compute engine executes the work.
+func (w *Work) computes() bool {
+	return w.Kind == WorkKernel || w.Kind == WorkCopy && w.Lane == LaneCompute
 }
 
 func (w *Work) remaining() time.Duration { return w.Duration - w.progress }
@@ -230,9 +239,9 @@ func (c *Channel) head() *Work {
 	return c.queue[0]
 }
 
-// ready reports whether c has a kernel and may execute it.
+// ready reports whether c has work for the compute engine and may execute it.
 func (c *Channel) ready() bool {
-	return c.enabled && len(c.queue) > 0 && c.queue[0].Kind == WorkKernel
+	return c.enabled && len(c.queue) > 0 && c.queue[0].computes()
 }
 
 // pump completes work at the head of c that needs no engine, and queues copies. A copy runs in a
@@ -247,6 +256,10 @@ func (g *GPU) pump(c *Channel) {
 		case WorkKernel:
 			return
 		case WorkCopy, WorkFill:
+			if w.computes() {
+				w.Duration = max(At(w.Bytes, g.costs.CopyBytesPerSecond), g.costs.CopyLatency)
+				return
+			}
 			c.copying = true
 			g.copies.of(w).add(g, c)
 			return
@@ -326,7 +339,7 @@ func (group *Group) mid() bool {
 		return false
 	}
 	w := c.head()
-	return w != nil && w.Kind == WorkKernel && w.progress > 0
+	return w != nil && w.computes() && w.progress > 0
 }
 
 // pick returns the group's next ready channel in round-robin order.

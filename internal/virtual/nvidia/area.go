@@ -35,6 +35,7 @@ const (
 	offsetError    = 76
 	longestKernel  = time.Hour
 	shortestKernel = time.Microsecond
+	mostUpload     = 64 << 10  // a larger copy never goes through the compute channel
 	inlineCopy     = 256 << 10 // larger copies run in the background
 )
 
@@ -226,7 +227,7 @@ func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel
 	case w.Kind == gpumodel.WorkCopy, w.Kind == gpumodel.WorkFill:
 		w.Bytes = int64(amount)
 		w.Lane = int(le.Uint32(e[44:]))
-		if w.Lane > 2 || !a.inside(dst, amount) || w.Kind == gpumodel.WorkCopy && !a.inside(src, amount) {
+		if w.Lane > gpumodel.LaneCompute || w.Lane == gpumodel.LaneCompute && (w.Kind != gpumodel.WorkCopy || w.Bytes > mostUpload) || !a.inside(dst, amount) || w.Kind == gpumodel.WorkCopy && !a.inside(src, amount) {
 			return 0, w, errEntry
 		}
 		if w.Kind == gpumodel.WorkFill && (bits.OnesCount32(width) != 1 || width > 4 || amount%uint64(width) != 0) {
@@ -285,6 +286,9 @@ func (ch *areaChannel) Blocks(w *gpumodel.Work, from, to int) {
 // Done implements Sink. The next flush publishes the fence.
 func (ch *areaChannel) Done(w *gpumodel.Work, at model.Time) {
 	le := binary.LittleEndian
+	if w.Kind == gpumodel.WorkCopy && w.Lane == gpumodel.LaneCompute {
+		ch.area.move(w)
+	}
 	if w.Dst != noAddress {
 		switch w.Kind {
 		case gpumodel.WorkKernel:
