@@ -20,6 +20,7 @@ struct xsi_memory_entry {
   uint32_t references; // of a handle: the program's, and mappings
   enum xsi_memory_kind kind;
   int device;
+  int fixed; // as in a claim
 };
 
 enum { BUCKETS = 4096 };
@@ -98,7 +99,7 @@ static void uncount(int device, uint64_t bytes) {
 
 bool xsi_memory_claim(struct xsi_memory_claim *claim, struct xsi_memory_place place,
                       uint64_t bytes) {
-  *claim = (struct xsi_memory_claim){-1, bytes};
+  *claim = (struct xsi_memory_claim){-1, bytes, XSW_FIXED_NOT_ASKED};
   xsi_memory_lock();
   if (!buckets) buckets = calloc(BUCKETS, sizeof *buckets);
   int device = buckets ? find_device(place, true) : -1;
@@ -182,15 +183,22 @@ static struct xsi_memory_entry *take_out(struct xsi_memory_entry **at) {
   return entry;
 }
 
+static void count_fixed(const struct xsi_memory_entry *entry, bool more) {
+  if (entry->device < 0 || entry->fixed < 0) return;
+  devices[entry->device].fixed[entry->fixed] += more ? entry->bytes : -entry->bytes;
+}
+
 // A reference of a handle goes; the last one frees the memory.
 static void unreference(uint64_t handle) {
   struct xsi_memory_entry **at = find(XSI_MEMORY_HANDLE, handle);
   if (!*at || --(*at)->references > 0) return;
+  count_fixed(*at, false);
   uncount((*at)->device, (*at)->bytes);
   recycle(take_out(at));
 }
 
 static void forget(struct xsi_memory_entry *entry) {
+  count_fixed(entry, false);
   if (entry->kind == XSI_MEMORY_MAPPED)
     unreference(entry->handle);
   else
@@ -213,8 +221,12 @@ static struct xsi_memory_entry *new_entry(enum xsi_memory_kind kind, uint64_t ke
     free_entries = entry->next;
   else if ((entry = malloc(sizeof *entry)) == NULL)
     return NULL;
-  *entry = (struct xsi_memory_entry){
-      .key = key, .bytes = bytes, .references = 1, .kind = kind, .device = -1};
+  *entry = (struct xsi_memory_entry){.key = key,
+                                     .bytes = bytes,
+                                     .references = 1,
+                                     .kind = kind,
+                                     .device = -1,
+                                     .fixed = XSI_MEMORY_MOVABLE};
   return entry;
 }
 
@@ -225,7 +237,10 @@ void xsi_memory_settle(const struct xsi_memory_claim *claim, bool taken, enum xs
   struct xsi_memory_entry *entry = taken ? new_entry(kind, key, claim->bytes) : NULL;
   if (entry) {
     entry->device = claim->device;
+    entry->fixed = claim->fixed;
     entry->context = context;
+    count_fixed(entry, true);
+    publish((unsigned)claim->device);
     put_in(entry);
   } else {
     uncount(claim->device, claim->bytes);

@@ -32,9 +32,11 @@ static inline uint64_t xsi_memory_product(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
 }
 
+#define XSI_MEMORY_MOVABLE (-1)
 struct xsi_memory_claim {
   int device; /* negative: not accounted for */
   uint64_t bytes;
+  int fixed; /* enum xsw_fixed: why it never moves, or XSI_MEMORY_MOVABLE: others count that */
 };
 /* False: the quota would be exceeded, and nothing is claimed. */
 bool xsi_memory_claim(struct xsi_memory_claim *claim, struct xsi_memory_place place,

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,8 +24,8 @@ var cudaKinds = []struct {
 	{`^cuMemcpyHtoDAsync_v2`, "hand"}, // small ones: shim/runtime/cuda/upload.c
 	{`^cuMem(cpy|set|Prefetch|Discard|BatchDecompress)`, "copy"},
 	{`WaitValue|BatchMemOp|WaitExternalSemaphores`, "await"},
-	{`^cuMem(Alloc|AllocFromPool|Free)Async|^cuMemFree_v2$|^cu\w*ArrayDestroy$`, "hand"}, // memory
-	{`WriteValue|SignalExternalSemaphores|^cuStreamAttachMem|^cuMemMapArrayAsync|^cuGraphics(Unm|M)apResources|WaitEvent`, "pass capture"},
+	{`^cuMem(Alloc|AllocFromPool|Free|MapArray)Async|^cuMemFree_v2$|^cu\w*ArrayDestroy$`, "hand"}, // memory
+	{`WriteValue|SignalExternalSemaphores|^cuStreamAttachMem|^cuGraphics(Unm|M)apResources|WaitEvent`, "pass capture"},
 	{`^cuStreamQuery`, "query"},
 	{`^cuStreamSynchronize`, "sync"},
 	{`RecordEvent|^cuEventRecord`, "event"},
@@ -118,7 +119,47 @@ func TestCUDAAsks(t *testing.T) {
 			t.Errorf("%s is %s: batches stay on where others may wait for this program", e.name, e.class)
 		}
 	}
-	if asks < 150 || shares < 40 {
+	if asks < 150 || shares < 30 {
 		t.Errorf("only %d questions and %d calls that share", asks, shares)
+	}
+}
+
+// What a call does with an address or a handle of memory that can be away from the device.
+var cudaAddresses = struct{ parameters, names, waits *regexp.Regexp }{
+	parameters: regexp.MustCompile(`\bCUdeviceptr(_v2)?\b|CUmemGenericAllocationHandle|CUDA_(MEMCPY3D|MEMSET_NODE|BATCH_MEM_OP_NODE|RESOURCE_DESC)|CUgraphNodeParams`),
+	// They answer with a description, or are about memory that never moves: of arrays, pools, code, the host and others.
+	names: regexp.MustCompile(`^cuGraph\w*GetParams(_v2)?$|^cu(Tex|Surf)(Object|Ref)Get|^cuSurfObjectCreate$|^cuMemHostGet|` +
+		`^cuMemPool|^cuIpc(Open|Close)MemHandle|^cu(Module|Library)Get|^cuGraphics|^cuExternalMemory|^cuMulticast(Create|AddDevice|Unbind)$|^cuMemImportFrom`),
+	// Kinds of the table that wait while memory is away. Launches, copies and the like wait at the gate.
+	waits: regexp.MustCompile(`^(about|await|pass|hand|launch|work|copy|inside)$`),
+}
+
+// TestCUDAAddresses: every call that takes the address of device memory, or a handle of it, waits while memory is
+// away, or can't meet such memory.
+func TestCUDAAddresses(t *testing.T) {
+	texts, err := preprocessed(cuda.dir, filepath.Dir(vendorHeader(t, "cuda.h")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prototypes := map[string]string{}
+	for _, m := range regexp.MustCompile(`\bCUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*)\)\s*;`).FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
+		prototypes[m[1]] = m[2]
+	}
+	known := map[string]call{}
+	for _, c := range table(t, cuda) {
+		known[c.symbol] = c
+	}
+	found := 0
+	for name, parameters := range prototypes {
+		if !cudaAddresses.parameters.MatchString(parameters) || cudaAddresses.names.MatchString(name) {
+			continue
+		}
+		found++
+		if c, hooked := known[name]; !hooked || !cudaAddresses.waits.MatchString(c.kind) {
+			t.Errorf("%s(%s) may reach the driver while memory is away", name, parameters)
+		}
+	}
+	if found < 120 {
+		t.Errorf("only %d calls that take addresses", found)
 	}
 }

@@ -161,6 +161,15 @@ func commandBody(c call) string {
 		take, kind, blocking, event, kind, event, arguments)
 }
 
+// resident returns the code of a call that takes addresses, or orders work that does: it waits while memory
+// is not resident, and no move begins before it has returned.
+func (c call) resident(real string) string {
+	if c.dialect.dir != cuda.dir || c.kind == "pass" && !slices.Contains(c.types, c.dialect.stream) {
+		return fmt.Sprintf("  return %s;\n", real)
+	}
+	return fmt.Sprintf("  bool entered = xsi_cu_memory_enter();\n  return xsi_cu_memory_leave(entered, %s);\n", real)
+}
+
 // entryBody is the code between the lookup of the real function and the return of its result.
 func entryBody(c call) string {
 	if c.dialect.dir == opencl.dir {
@@ -200,9 +209,15 @@ func entryBody(c call) string {
 		return fmt.Sprintf("  struct xsi_work_context *excluded = xsi_capture_wait(%s, %s);\n"+
 			"  return xsi_capture_wait_done(excluded, %s);\n", account, stream, real)
 	case "pass share":
-		return fmt.Sprintf("  if (%senter()) xsi_work_never_batch();\n  return %s;\n", p, real)
+		return fmt.Sprintf("  if (%senter()) xsi_work_never_batch();\n%s", p, c.resident(real))
 	case "pass -", "pass look":
-		return fmt.Sprintf("  %senter();\n  return %s;\n", p, real)
+		return fmt.Sprintf("  %senter();\n%s", p, c.resident(real))
+	case "about -":
+		return fmt.Sprintf("  %senter();\n%s", p, c.resident(real))
+	case "about asks":
+		return c.resident(real)
+	case "about events":
+		return fmt.Sprintf("  __atomic_store_n(&xsi_cu_graph_events, true, __ATOMIC_RELAXED);\n  %senter();\n%s", p, c.resident(real))
 	}
 	parts := strings.Split(c.detail, "/")
 	switch c.kind {
@@ -225,7 +240,7 @@ func entryBody(c call) string {
 		if len(parts) > 1 {
 			begin = fmt.Sprintf("  if (%s)\n  %s  else\n    %senter();\n", c.condition(), begin, p)
 		}
-		return fmt.Sprintf("%s  return %s;\n", begin, real)
+		return begin + c.resident(real)
 	case "work", "copy":
 		if len(parts) > 1 && c.dialect.dir == cuda.dir {
 			timed := ""

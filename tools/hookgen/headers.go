@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +46,23 @@ var headersOf = map[string]vendorHeaders{
 
 // declared returns the entry points that the headers below an include folder declare.
 func declared(dir, include string) ([]string, error) {
+	texts, err := preprocessed(dir, include)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, text := range texts {
+		for _, m := range headersOf[dir].pattern.FindAllStringSubmatch(text, -1) {
+			if !strings.HasSuffix(m[1], "_t") && !strings.HasSuffix(m[1], "_fn") {
+				found[m[1]] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// preprocessed returns what the headers declare, once for each set of defines.
+func preprocessed(dir, include string) ([]string, error) {
 	h := headersOf[dir]
 	stubs, err := os.MkdirTemp("", "hookgen")
 	if err != nil {
@@ -67,7 +85,7 @@ func declared(dir, include string) ([]string, error) {
 	if compiler == "" {
 		compiler = "cc"
 	}
-	found := map[string]bool{}
+	var texts []string
 	for _, defines := range h.defines {
 		args := append([]string{"-E", "-P", "-x", "c", "-isystem", include, "-isystem", stubs}, defines...)
 		cmd := exec.Command(compiler, append(args, "-")...)
@@ -76,18 +94,9 @@ func declared(dir, include string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("preprocess %s in %s: %w", h.main, include, err)
 		}
-		for _, m := range h.pattern.FindAllStringSubmatch(string(text), -1) {
-			if !strings.HasSuffix(m[1], "_t") && !strings.HasSuffix(m[1], "_fn") {
-				found[m[1]] = true
-			}
-		}
+		texts = append(texts, string(text))
 	}
-	var names []string
-	for name := range found {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return texts, nil
 }
 
 // checkHeaders fails if headers below the folder declare an entry point without a class.

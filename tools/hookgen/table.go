@@ -70,6 +70,7 @@ var details = map[string][]string{
 	"capture": {"begin", "end", "wait"},
 	"hand":    {"-"},
 	"pass":    {"-", "look", "share"},
+	"about":   {"-", "asks", "events"},
 	"use":     {"-"},
 }
 

@@ -19,7 +19,15 @@ typedef uint64_t cuuint64_t;
 typedef int CUstreamCaptureMode;
 typedef int CUstreamCaptureStatus;
 typedef int CUdriverProcAddressQueryResult;
+typedef int CUdevice_attribute;
 typedef int CUpointer_attribute;
+typedef int CUmem_advise;
+typedef int CUmem_range_attribute;
+typedef int CUmemAllocationHandleType;
+typedef int CUmemRangeHandleType;
+typedef int CUgraphExecUpdateResult;
+typedef cuuint32_t CUlogicalEndpointId;
+typedef unsigned long long CUtexObject_v1;
 
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
@@ -31,6 +39,7 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUtexref_st *CUtexref;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef unsigned long long CUmemGenericAllocationHandle_v1;
 typedef struct CUgraphicsResource_st *CUgraphicsResource;
@@ -38,7 +47,6 @@ typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef void (*CUhostFn)(void *);
 typedef CUresult (*CUgraphRecaptureCallback)(void *, CUgraphNode, const void *, const void *, int);
 typedef struct CUstreamCigCaptureParams CUstreamCigCaptureParams;
-typedef struct CUarrayMapInfo_v1 CUarrayMapInfo_v1;
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 
 typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1;
@@ -50,6 +58,16 @@ typedef struct CUmemDecompressParams CUmemDecompressParams;
 typedef struct CUgraphEdgeData CUgraphEdgeData;
 typedef struct CUexecAffinityParam CUexecAffinityParam;
 typedef struct CUctxCreateParams CUctxCreateParams;
+typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 CUDA_BATCH_MEM_OP_NODE_PARAMS_v1;
+typedef struct CUDA_MEMSET_NODE_PARAMS_v1 CUDA_MEMSET_NODE_PARAMS_v1;
+typedef struct CUDA_RESOURCE_DESC_v1 CUDA_RESOURCE_DESC_v1;
+typedef struct CUDA_RESOURCE_VIEW_DESC_v1 CUDA_RESOURCE_VIEW_DESC_v1;
+typedef struct CUDA_TEXTURE_DESC_v1 CUDA_TEXTURE_DESC_v1;
+typedef struct CUgraphNodeParams CUgraphNodeParams;
+typedef struct CUgraphExecUpdateResultInfo_v1 CUgraphExecUpdateResultInfo_v1;
+typedef struct CUipcMemHandle_v1 {
+  char bytes[64];
+} CUipcMemHandle_v1;
 
 /* One side of a copy: kind of memory, then its address. Longer; the strides follow. */
 struct xsi_cu_side {
@@ -95,11 +113,25 @@ typedef struct CUmemLocation_v1 {
   int id;
 } CUmemLocation_v1;
 
-/* Up to the location; longer. */
 typedef struct CUmemAllocationProp_v1 {
   int type, handle_types;
   CUmemLocation_v1 location;
+  void *win32;
+  unsigned char compression, rdma;
+  unsigned short usage;
+  unsigned char reserved[4];
 } CUmemAllocationProp_v1;
+typedef struct CUmemAccessDesc_v1 {
+  CUmemLocation_v1 location;
+  int flags;
+} CUmemAccessDesc_v1;
+/* Arrays of these are passed: the size matters. */
+typedef struct CUarrayMapInfo_v1 {
+  uint64_t pad[7]; /* what is mapped, and where in it */
+  int operation, handle_type;
+  CUmemGenericAllocationHandle_v1 handle;
+  uint64_t more[3];
+} CUarrayMapInfo_v1;
 
 typedef struct CUDA_ARRAY_DESCRIPTOR_v2 {
   size_t Width, Height;

@@ -5,6 +5,7 @@
 #ifndef XSCHED_CUDA_ACCOUNT_H
 #define XSCHED_CUDA_ACCOUNT_H
 
+#include "core/move.h"
 #include "library.h"
 #include "runtime/account.h"
 
@@ -42,6 +43,19 @@ bool xsi_cu_start(void) __attribute__((cold));
 static inline bool xsi_cu_active(void) {
   int state = __atomic_load_n(&xsi_cu_state, __ATOMIC_ACQUIRE);
   return XSI_LIKELY(state == XSI_CU_ACTIVE) || (state == XSI_CU_FRESH && xsi_cu_start());
+}
+
+/* There was movable memory: calls that take addresses or handles of memory have to be between xsi_move_enter and
+ * xsi_move_leave. Atomic. False: there was none yet, and what the call is about can't move. */
+extern bool xsi_cu_moves;
+static inline bool xsi_cu_memory_enter(void) {
+  if (XSI_LIKELY(!__atomic_load_n(&xsi_cu_moves, __ATOMIC_ACQUIRE))) return false;
+  xsi_move_enter();
+  return true;
+}
+static inline int xsi_cu_memory_leave(bool entered, int result) {
+  if (entered) xsi_move_leave();
+  return result;
 }
 
 extern const struct xsi_account xsi_cu_account;        /* account.c */

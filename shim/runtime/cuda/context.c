@@ -3,8 +3,8 @@
 // Entry points of contexts, written by hand. A context that goes is forgotten before the driver
 // destroys it, with the watcher kept away: nothing of ours touches it afterwards.
 
-#include "account.h"
 #include "core/memory.h"
+#include "move.h"
 
 // ---- primary contexts: the driver names them by device when they go ------------------------------
 
@@ -22,17 +22,37 @@ static CUcontext primary_of(CUdevice_v1 device) {
   return __atomic_load_n(&primaries[device], __ATOMIC_ACQUIRE);
 }
 
-static void drop_primary(CUdevice_v1 device) {
-  CUcontext context = primary_of(device);
-  if (!context) return;
-  xsi_work_context_drop((uintptr_t)context);
+// What was allocated in a context goes after the driver has destroyed it: work may use it until then.
+static void gone(CUcontext context) {
   xsi_memory_drop_context((uintptr_t)context);
+  xsi_cu_unback_context(context);
 }
+
+// Bytes of a context, roughly: how much is known only when there is one.
+#define CONTEXT_BYTES (512ull << 20)
+
+static bool tries_again(struct xsi_move_want *want, CUdevice_v1 device, CUresult result) {
+  struct xsi_memory_place place;
+  return XSI_UNLIKELY(result == XSI_CU_OUT_OF_MEMORY) && xsi_cu_active() &&
+         xsi_cu_place_of(device, &place) && xsi_move_wants(want, place, CONTEXT_BYTES, 0);
+}
+
+// A call that makes a context, again while room is being made.
+#define MAKES(device, call)                                                                        \
+  ({                                                                                               \
+    struct xsi_move_want want_ = {0};                                                              \
+    CUresult made_;                                                                                \
+    do                                                                                             \
+      made_ = (call);                                                                              \
+    while (tries_again(&want_, device, made_));                                                    \
+    xsi_move_wanted(&want_);                                                                       \
+    made_;                                                                                         \
+  })
 
 // Its queue is opened when it is first used: many programs retain the contexts of all devices.
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice_v1 device) {
   XSI_CU_REAL(cuDevicePrimaryCtxRetain);
-  CUresult result = real(context, device);
+  CUresult result = MAKES(device, real(context, device));
   if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context) {
     remember_primary(device, *context);
     xsi_work_context_named((uintptr_t)*context);
@@ -45,13 +65,18 @@ static CUresult release_primary(__typeof__(&cuDevicePrimaryCtxRelease) real, CUd
   if (!xsi_cu_enter()) return real(device);
   unsigned flags;
   int active = 1;
-  struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)primary_of(device));
+  CUcontext context = primary_of(device);
+  xsi_move_enter_to_free();
+  struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)context);
   CUresult result = real(device);
-  if (result == XSI_CU_SUCCESS &&
+  if (result == XSI_CU_SUCCESS && context &&
       xsi_cu_call_real(cuDevicePrimaryCtxGetState, device, &flags, &active) == XSI_CU_SUCCESS &&
-      !active)
-    drop_primary(device);
+      !active) {
+    xsi_work_context_drop((uintptr_t)context);
+    gone(context);
+  }
   xsi_work_include(excluded);
+  xsi_move_leave();
   return result;
 }
 
@@ -68,12 +93,16 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice_v1 device) {
 XSI_HOOK(cuDevicePrimaryCtxRelease_v2)
 
 static CUresult reset_primary(__typeof__(&cuDevicePrimaryCtxReset) real, CUdevice_v1 device) {
-  if (xsi_cu_enter()) {
-    struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)primary_of(device));
-    drop_primary(device);
-    xsi_work_include(excluded);
-  }
-  return real(device);
+  CUcontext context = xsi_cu_enter() ? primary_of(device) : NULL;
+  if (!context) return real(device);
+  struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)context);
+  xsi_work_context_drop((uintptr_t)context);
+  xsi_work_include(excluded);
+  xsi_move_enter_to_free();
+  CUresult result = real(device);
+  gone(context);
+  xsi_move_leave();
+  return result;
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice_v1 device) {
@@ -98,27 +127,27 @@ static CUresult created(CUresult result, CUcontext *context) {
 
 CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate);
-  return created(real(context, flags, device), context);
+  return created(MAKES(device, real(context, flags, device)), context);
 }
 XSI_HOOK(cuCtxCreate)
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate_v2);
-  return created(real(context, flags, device), context);
+  return created(MAKES(device, real(context, flags, device)), context);
 }
 XSI_HOOK(cuCtxCreate_v2)
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
                         unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate_v3);
-  return created(real(context, affinity, count, flags, device), context);
+  return created(MAKES(device, real(context, affinity, count, flags, device)), context);
 }
 XSI_HOOK(cuCtxCreate_v3)
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags,
                         CUdevice device) {
   XSI_CU_REAL(cuCtxCreate_v4);
-  return created(real(context, parameters, flags, device), context);
+  return created(MAKES(device, real(context, parameters, flags, device)), context);
 }
 XSI_HOOK(cuCtxCreate_v4)
 
@@ -130,27 +159,29 @@ static CUresult created_for_graphics(CUresult result, CUcontext *context) {
 
 CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuGLCtxCreate);
-  return created_for_graphics(real(context, flags, device), context);
+  return created_for_graphics(MAKES(device, real(context, flags, device)), context);
 }
 XSI_HOOK(cuGLCtxCreate)
 
 CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuGLCtxCreate_v2);
-  return created_for_graphics(real(context, flags, device), context);
+  return created_for_graphics(MAKES(device, real(context, flags, device)), context);
 }
 XSI_HOOK(cuGLCtxCreate_v2)
 
 CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device, unsigned video,
                           void *address_of) {
   XSI_CU_REAL(cuVDPAUCtxCreate);
-  return created_for_graphics(real(context, flags, device, video, address_of), context);
+  return created_for_graphics(MAKES(device, real(context, flags, device, video, address_of)),
+                              context);
 }
 XSI_HOOK(cuVDPAUCtxCreate)
 
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device, unsigned video,
                              void *address_of) {
   XSI_CU_REAL(cuVDPAUCtxCreate_v2);
-  return created_for_graphics(real(context, flags, device, video, address_of), context);
+  return created_for_graphics(MAKES(device, real(context, flags, device, video, address_of)),
+                              context);
 }
 XSI_HOOK(cuVDPAUCtxCreate_v2)
 
@@ -180,22 +211,24 @@ static void destroying(CUcontext context) {
   xsi_work_include(excluded);
 }
 
-static CUresult destroyed(CUresult result, CUcontext context) {
-  if (xsi_cu_active() && result == XSI_CU_SUCCESS) xsi_memory_drop_context((uintptr_t)context);
+static CUresult destroy(__typeof__(&cuCtxDestroy) real, CUcontext context) {
+  destroying(context);
+  xsi_move_enter_to_free();
+  CUresult result = real(context);
+  if (xsi_cu_active() && result == XSI_CU_SUCCESS) gone(context);
+  xsi_move_leave();
   return result;
 }
 
 CUresult cuCtxDestroy(CUcontext context) {
   XSI_CU_REAL(cuCtxDestroy);
-  destroying(context);
-  return destroyed(real(context), context);
+  return destroy(real, context);
 }
 XSI_HOOK(cuCtxDestroy)
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
   XSI_CU_REAL(cuCtxDestroy_v2);
-  destroying(context);
-  return destroyed(real(context), context);
+  return destroy(real, context);
 }
 XSI_HOOK(cuCtxDestroy_v2)
 

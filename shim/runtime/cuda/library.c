@@ -81,9 +81,19 @@ static int first_of_api(const char *api) {
                                                                                            : -1;
 }
 
+// A function that also goes by another one's name with a newer version, under its own.
+static void *by_symbol(const char *name, void *address) {
+  int slot = xsi_runtime_find(&xsi_cu_runtime, name);
+  if (slot < 0 || !xsi_cu_apis[slot].name) return NULL;
+  void *hook = xsi_cu_symbols[slot].hook;
+  return address == hook || xsi_cu_slot((unsigned)slot) == address ? hook : NULL;
+}
+
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address) {
   int first = first_of_api(api);
   if (first < 0) {
+    void *hook = by_symbol(api, address);
+    if (hook) return hook;
     if (xsi_runtime_suspects(&xsi_cu_runtime, api)) xsi_runtime_unknown(api);
     return xsi_cu_stub_for(api, address);
   }

@@ -41,7 +41,14 @@ static bool about_known_kernel(const uintptr_t *arguments) {
   return false;
 }
 
+// It may use memory in a way that we do not know.
+static void wait_for_memory(void) {
+  xsi_move_enter();
+  xsi_move_leave();
+}
+
 static void prepare(enum xsi_cu_stub_kind kind, const uintptr_t *arguments) {
+  wait_for_memory();
   switch (kind) {
   case XSI_CU_CODE:
     if (!about_known_kernel(arguments)) xsi_work_open();

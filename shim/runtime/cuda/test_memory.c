@@ -225,7 +225,7 @@ static void test_kinds(void) {
 
 // Memory stays while a handle or a mapping has it.
 static void test_mapped(void) {
-  CUmemAllocationProp_v1 there = {1, 0, {XSI_CU_LOCATION_DEVICE, 3}};
+  CUmemAllocationProp_v1 there = {.type = 1, .location = {XSI_CU_LOCATION_DEVICE, 3}};
   CUmemGenericAllocationHandle_v1 h, again;
   uint64_t before = used(), at = 0x100000000;
   set_quota(before + 4 * MIB);
@@ -292,7 +292,7 @@ static void test_daemon_dies(void) {
 static void test_devices(void) {
   CUdeviceptr_v2 a;
   CUmemGenericAllocationHandle_v1 h;
-  CUmemAllocationProp_v1 there = {1, 0, {XSI_CU_LOCATION_DEVICE, 5}};
+  CUmemAllocationProp_v1 there = {.type = 1, .location = {XSI_CU_LOCATION_DEVICE, 5}};
   set_quota(used() + 4 * MIB);
   CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0);
   CHECK(cuMemCreate(&h, 4 * MIB, &there, 0) == 0); // on the other one

@@ -12,6 +12,7 @@
 typedef struct CUstreamCigCaptureParams CUstreamCigCaptureParams;
 #endif
 #if CUDA_VERSION < 13030
+typedef cuuint32_t CUlogicalEndpointId;
 typedef int (*CUgraphRecaptureCallback)(void *, CUgraphNode, const void *, const void *, int);
 #endif
 
@@ -31,7 +32,26 @@ SAME(XSI_CU_FORMAT_S16, CU_AD_FORMAT_SIGNED_INT16);
 SAME(XSI_CU_FORMAT_S32, CU_AD_FORMAT_SIGNED_INT32);
 SAME(XSI_CU_FORMAT_HALF, CU_AD_FORMAT_HALF);
 SAME(XSI_CU_FORMAT_FLOAT, CU_AD_FORMAT_FLOAT);
+SAME(XSI_CU_POINTER_CONTEXT, CU_POINTER_ATTRIBUTE_CONTEXT);
 SAME(XSI_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+SAME(XSI_CU_POINTER_P2P_TOKENS, CU_POINTER_ATTRIBUTE_P2P_TOKENS);
+SAME(XSI_CU_POINTER_SYNC_MEMOPS, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
+SAME(XSI_CU_POINTER_BUFFER_ID, CU_POINTER_ATTRIBUTE_BUFFER_ID);
+SAME(XSI_CU_POINTER_LEGACY_IPC, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
+SAME(XSI_CU_POINTER_RANGE_START, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
+SAME(XSI_CU_POINTER_RANGE_SIZE, CU_POINTER_ATTRIBUTE_RANGE_SIZE);
+SAME(XSI_CU_POINTER_HANDLE_TYPES, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
+SAME(XSI_CU_POINTER_MAPPING_SIZE, CU_POINTER_ATTRIBUTE_MAPPING_SIZE);
+SAME(XSI_CU_POINTER_MAPPING_BASE, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR);
+SAME(XSI_CU_POINTER_BLOCK_ID, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID);
+SAME(XSI_CU_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
+SAME(XSI_CU_HANDLE_POSIX, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+SAME(XSI_CU_ACCESS_READ, CU_MEM_ACCESS_FLAGS_PROT_READ);
+SAME(XSI_CU_ACCESS_BOTH, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+SAME(XSI_CU_HOST_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
+SAME(XSI_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME(XSI_CU_DEVICE_RDMA_MAPPED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+SAME(XSI_CU_DEVICE_POSIX_HANDLES, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 SAME(XSI_CU_MEMORY_HOST, CU_MEMORYTYPE_HOST);
 SAME(XSI_CU_MEMORY_UNIFIED, CU_MEMORYTYPE_UNIFIED);
 SAME(XSI_CU_OPERAND_POINTER, CU_MEMCPY_OPERAND_TYPE_POINTER);
@@ -67,7 +87,14 @@ _Static_assert(offsetof(CUlaunchAttributeValue, cooperative) == 0 &&
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS_v1) == 56, "size of launch parameters");
 _Static_assert(offsetof(CUDA_LAUNCH_PARAMS_v1, hStream) == 40, "stream of launch parameters");
 _Static_assert(sizeof(CUmemLocation_v1) == 8, "memory location");
-_Static_assert(offsetof(CUmemAllocationProp_v1, location) == 8, "location of memory");
+_Static_assert(sizeof(CUmemAllocationProp_v1) == 32 &&
+                   offsetof(CUmemAllocationProp_v1, location) == 8 &&
+                   offsetof(CUmemAllocationProp_v1, allocFlags.gpuDirectRDMACapable) == 25,
+               "properties of memory");
+_Static_assert(sizeof(CUmemAccessDesc_v1) == 12, "access to memory");
+_Static_assert(sizeof(CUarrayMapInfo_v1) == 96 && offsetof(CUarrayMapInfo_v1, memHandle) == 64,
+               "mapping of an array");
+_Static_assert(sizeof(CUipcMemHandle_v1) == 64, "handle for another process");
 _Static_assert(offsetof(CUDA_ARRAY_DESCRIPTOR_v2, NumChannels) == 20, "array");
 _Static_assert(offsetof(CUDA_ARRAY3D_DESCRIPTOR_v2, NumChannels) == 28, "array in 3D");
 _Static_assert(sizeof(CUmemGenericAllocationHandle_v1) == 8, "handle of memory");
