@@ -298,10 +298,10 @@ static CUresult copy_part(bool per_thread, CUstream handle, uint64_t dst, uint64
   struct vg_node node = {.entry = {.op = VG_COPY, .amount = bytes, .lane = (uint32_t)lane}};
   if (vg_is_mapped(dst)) node.mapped_dst = dst;
   if (vg_is_mapped(src)) node.mapped_src = src;
-  bool dst_here = node.mapped_dst || vg_offset(context, dst, bytes, &node.entry.dst) ||
-                  vg_pinned(context, dst, bytes, &node.entry.dst);
-  bool src_here = node.mapped_src || vg_offset(context, src, bytes, &node.entry.src) ||
-                  vg_pinned(context, src, bytes, &node.entry.src);
+  bool dst_pinned = vg_pinned(context, dst, bytes, &node.entry.dst);
+  bool src_pinned = vg_pinned(context, src, bytes, &node.entry.src);
+  bool dst_here = dst_pinned || node.mapped_dst || vg_offset(context, dst, bytes, &node.entry.dst);
+  bool src_here = src_pinned || node.mapped_src || vg_offset(context, src, bytes, &node.entry.src);
   if (!src_here && lane == LANE_TO_DEVICE)
     node.host_src = (const void *)(uintptr_t)src;
   else if (!src_here)
@@ -314,7 +314,7 @@ static CUresult copy_part(bool per_thread, CUstream handle, uint64_t dst, uint64
   if (by_compute(stream, &node, rows)) node.entry.lane = LANE_COMPUTE;
   if (lane == LANE_INSIDE || (small && !small_waits())) wait = false;
   bool staged = node.host_src && !small;
-  if (lane != LANE_INSIDE) result = vg_rm_step(context, VG_MEMORY_COPY, bytes);
+  if (dst_pinned || src_pinned) result = vg_rm_step(context, VG_MEMORY_COPY, bytes);
   if (result == CUDA_SUCCESS && wait && staged)
     result = vg_wait(context, stream->channel, stream->seq);
   if (result == CUDA_SUCCESS) result = vg_perform(stream, &node);

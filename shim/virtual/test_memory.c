@@ -241,13 +241,15 @@ static int stray(void) {
 }
 
 static int hold(uint64_t bytes) {
-  char line[16] = "";
+  char line[16];
   uint64_t address, h;
+  void *own = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  OK(CU(cuMemHostRegister_v2, own, (size_t)PAGE, 0u));
   OK(CU(cuMemAddressReserve, &address, (size_t)PAGE, (size_t)0, 0ull, 0ull));
   do {
     uint64_t a = 0;
     int result = CU(cuMemAlloc_v2, &a, (size_t)bytes);
-    if (a && CU(cuMemcpyHtoD_v2, a, line, sizeof line)) result = 1;
+    if (a && CU(cuMemcpyHtoD_v2, a, own, (size_t)16)) result = 1;
     int mapped = CU(cuMemCreate, &h, (size_t)PAGE, &on_first, 0ull);
     if (mapped == 0) {
       mapped = CU(cuMemMap, address, (size_t)PAGE, (size_t)0, h, 0ull);

@@ -121,7 +121,7 @@ func sharedMemory(name string, size int64) (int, []byte, error) {
 	return fd, memory, nil
 }
 
-// askBeforeCopies sets whether the client asks before each copy from or to the host.
+// askBeforeCopies sets whether the client asks before each copy from or to registered host memory.
 func (a *area) askBeforeCopies(f *gpumodel.Faults) {
 	ask := slices.ContainsFunc(f.Steps, func(s *gpumodel.StepFault) bool { return s.Op == memoryCopy })
 	store32(a.control, offsetAsk, map[bool]uint32{true: 1}[ask])
