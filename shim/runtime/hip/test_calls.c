@@ -9,6 +9,8 @@
 
 #include "null/null_hip.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -35,6 +37,39 @@ static hipError_t invoke(const struct invocation *call) {
   CHECK(slot >= 0 && xsi_hip_symbols[slot].hook);
   return call->call(xsi_hip_symbols[slot].hook, &with);
 }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static void test_walks(void) {} // their runtimes replace the function, too
+#else
+// What the loader is asked, counted by the objects that it reports.
+static unsigned objects;
+struct asked {
+  int (*callback)(struct dl_phdr_info *, size_t, void *);
+  void *argument;
+};
+static int count_object(struct dl_phdr_info *object, size_t size, void *argument) {
+  const struct asked *asked = argument;
+  objects++;
+  return asked->callback(object, size, asked->argument);
+}
+int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void *argument) {
+  static int (*real)(int (*)(struct dl_phdr_info *, size_t, void *), void *);
+  if (!real) *(void **)&real = dlsym(RTLD_NEXT, "dl_iterate_phdr");
+  struct asked asked = {callback, argument};
+  return real(count_object, &asked);
+}
+
+// Programs change the device before each launch. The loaded libraries are walked once, and again only when the
+// loader has loaded another one: until then it reports its count with the first object.
+static void test_walks(void) {
+  enum { CALLS = 100 };
+  CHECK(hipSetDevice(0) == 0);
+  objects = 0;
+  for (int i = 0; i < CALLS; i++)
+    CHECK(hipSetDevice(0) == 0);
+  CHECK(objects <= CALLS);
+}
+#endif
 
 static hipError_t launch_into(hipStream_t stream) {
   return hipModuleLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
@@ -488,6 +523,7 @@ int main(void) {
     else
       test_work(call);
   }
+  test_walks();
   test_signals();
   test_signal_and_watcher();
   test_configured();
