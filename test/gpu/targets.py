@@ -20,6 +20,7 @@ LATENCY = {
 MIN_N = 300  # requests a P99 needs
 
 OVERHEAD = 0.01
+LAUNCHES = 0.005  # of a launch-bound loop
 # ratio, greatest relative error, the two shares in percent
 SHARE = {"3:1": (3.0, 0.05, (75, 25)), "8:1": (8.0, 0.10, (88, 11))}
 SHARE_CHIP = 0.95

@@ -8,7 +8,7 @@ nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 mkdir -p "$out"
 gcc -O2 -Wall -Wextra -o "$out/rmchurn" "$here/rmchurn.c" || echo "rmchurn: not built"
 gcc -O2 -Wall -Wextra -shared -fPIC -o "$out/rmtrace.so" "$here/rmtrace.c" -ldl || echo "rmtrace: not built"
-for name in uploads stopcost; do
+for name in launches uploads stopcost; do
   gcc -O2 -Wall -Wextra -rdynamic -o "$out/$name" "$here/$name.c" -ldl -lpthread || echo "$name: not built"
 done
 pids=()

@@ -19,6 +19,7 @@ typedef uint64_t CUdeviceptr;
   X(cuDeviceGetName, "cuDeviceGetName", (char *, int, int))                                                       \
   X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int))                                              \
   X(cuCtxCreate, "cuCtxCreate_v2", (CUcontext *, unsigned, int))                                                  \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                                              \
   X(cuCtxDestroy, "cuCtxDestroy_v2", (CUcontext))                                                                 \
   X(cuModuleLoadData, "cuModuleLoadData", (CUmodule *, const void *))                                             \
   X(cuModuleGetFunction, "cuModuleGetFunction", (CUfunction *, CUmodule, const char *))                           \
