@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Movable memory, with a driver that knows what is reserved, created, mapped, and for whom. What the mover does is
+// done by hand, with the platform's operations.
+
+#include "test_fake.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "move.h"
+
+#define MIB (1ull << 20)
+#define BASE 0x7000000000ull
+enum { GRANULES = 4096, HANDLES = 512 };
+
+// ---- the driver ----------------------------------------------------------------------------------
+
+static struct {
+  int handle; // 0: not mapped
+  bool first; // of its mapping
+  uint64_t readers, writers;
+} granules[GRANULES];
+static bool reserved[GRANULES];
+static struct {
+  uint64_t bytes;
+  int references, mappings;
+} made[HANDLES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t room; // bytes that can be created
+static int map_result, access_result;
+static int synchronized, plain_allocs, plain_frees; // atomic
+static CUcontext second;                            // on device 5
+
+static unsigned granule(CUdeviceptr_v2 address) { return (unsigned)((address - BASE) >> 21); }
+
+static CUresult reserve(CUdeviceptr_v2 *address, size_t bytes, size_t alignment,
+                        CUdeviceptr_v2 wanted, unsigned long long flags) {
+  (void)alignment, (void)wanted, (void)flags;
+  unsigned count = (unsigned)(bytes >> 21), run = 0;
+  CHECK(bytes % XSI_MOVE_GRANULE == 0);
+  pthread_mutex_lock(&lock);
+  for (unsigned i = 0; i < GRANULES && run < count; i++) {
+    run = reserved[i] ? 0 : run + 1;
+    if (run < count) continue;
+    for (unsigned j = i + 1 - count; j <= i; j++)
+      reserved[j] = true;
+    *address = BASE + ((uint64_t)(i + 1 - count) << 21);
+  }
+  pthread_mutex_unlock(&lock);
+  return run == count ? 0 : XSI_CU_OUT_OF_MEMORY;
+}
+static CUresult unreserve(CUdeviceptr_v2 address, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  for (unsigned i = granule(address); i < granule(address + bytes); i++) {
+    CHECK(reserved[i] && granules[i].handle == 0);
+    reserved[i] = false;
+  }
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+static CUresult create(CUmemGenericAllocationHandle_v1 *handle, size_t bytes,
+                       const CUmemAllocationProp_v1 *properties, unsigned long long flags) {
+  CHECK(properties->type == XSI_CU_PINNED && flags == 0);
+  static int last; // the next one has another number
+  CUresult result = XSI_CU_OUT_OF_MEMORY;
+  pthread_mutex_lock(&lock);
+  for (int n = 1; n < HANDLES && result != 0 && bytes <= room; n++) {
+    int i = last = last % (HANDLES - 1) + 1;
+    if (made[i].references || made[i].mappings) continue;
+    made[i].bytes = bytes;
+    made[i].references = 1;
+    room -= bytes;
+    *handle = (CUmemGenericAllocationHandle_v1)i;
+    result = 0;
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+static void drop(int handle) {
+  if (made[handle].references == 0 && made[handle].mappings == 0) room += made[handle].bytes;
+}
+static CUresult release(CUmemGenericAllocationHandle_v1 handle) {
+  if (handle >= HANDLES || made[handle].references == 0) return XSI_CU_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  made[handle].references--;
+  drop((int)handle);
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+static CUresult map(CUdeviceptr_v2 address, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle_v1 handle, unsigned long long flags) {
+  if (map_result) return map_result;
+  if (handle >= HANDLES || made[handle].references == 0 || offset || flags)
+    return XSI_CU_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  for (unsigned i = granule(address); i < granule(address + bytes); i++) {
+    CHECK(reserved[i] && granules[i].handle == 0);
+    granules[i].handle = (int)handle;
+    granules[i].readers = granules[i].writers = 0;
+    granules[i].first = i == granule(address);
+  }
+  made[handle].mappings++;
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+static CUresult unmap(CUdeviceptr_v2 address, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  bool whole = true;
+  for (unsigned i = granule(address); i < granule(address + bytes); i++)
+    whole = whole && granules[i].handle != 0;
+  for (unsigned i = granule(address); whole && i < granule(address + bytes); i++) {
+    if (granules[i].first) {
+      made[granules[i].handle].mappings--;
+      drop(granules[i].handle);
+    }
+    granules[i].handle = 0;
+  }
+  pthread_mutex_unlock(&lock);
+  return whole ? 0 : XSI_CU_INVALID_VALUE;
+}
+static CUresult access(CUdeviceptr_v2 address, size_t bytes, const CUmemAccessDesc_v1 *list,
+                       size_t count) {
+  if (access_result) return access_result;
+  pthread_mutex_lock(&lock);
+  for (unsigned i = granule(address); i < granule(address + bytes); i++)
+    for (size_t j = 0; j < count; j++) {
+      uint64_t bit = 1ull << list[j].location.id;
+      CHECK(granules[i].handle != 0 && list[j].location.type == XSI_CU_LOCATION_DEVICE);
+      granules[i].readers &= ~bit;
+      granules[i].writers &= ~bit;
+      if (list[j].flags == XSI_CU_ACCESS_READ) granules[i].readers |= bit;
+      if (list[j].flags == XSI_CU_ACCESS_BOTH) granules[i].writers |= bit;
+    }
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+static CUresult properties_of(CUmemAllocationProp_v1 *properties,
+                              CUmemGenericAllocationHandle_v1 handle) {
+  if (handle >= HANDLES || made[handle].references == 0) return XSI_CU_INVALID_VALUE;
+  *properties = (CUmemAllocationProp_v1){.type = (int)handle};
+  return 0;
+}
+static CUresult export(void *out, CUmemGenericAllocationHandle_v1 handle, int type,
+                       unsigned long long flags) {
+  (void)type, (void)flags;
+  if (handle >= HANDLES || made[handle].references == 0) return XSI_CU_INVALID_VALUE;
+  *(int *)out = (int)handle;
+  return 0;
+}
+static CUresult plain_alloc(CUdeviceptr_v2 *address, size_t bytes) {
+  (void)bytes;
+  *address = 64ull * (uint64_t)__atomic_add_fetch(&plain_allocs, 1, __ATOMIC_SEQ_CST);
+  return 0;
+}
+static CUresult plain_free(CUdeviceptr_v2 address) {
+  if (address > 64ull * (uint64_t)plain_allocs || address % 64) return XSI_CU_INVALID_VALUE;
+  __atomic_add_fetch(&plain_frees, 1, __ATOMIC_SEQ_CST);
+  return 0;
+}
+static CUresult plain_pitch(CUdeviceptr_v2 *address, size_t *pitch, size_t width, size_t height,
+                            unsigned element) {
+  (void)height, (void)element;
+  *pitch = (width + 511) / 512 * 512;
+  return plain_alloc(address, 0);
+}
+static CUresult info(size_t *free_bytes, size_t *total) {
+  *free_bytes = room;
+  *total = 1ull << 40;
+  return 0;
+}
+static CUresult synchronize(void) {
+  __atomic_add_fetch(&synchronized, 1, __ATOMIC_SEQ_CST);
+  return 0;
+}
+static CUresult device(CUdevice_v1 *ordinal) {
+  CUcontext current;
+  CHECK(xsi_cu_call_real(cuCtxGetCurrent, &current) == 0);
+  *ordinal = current == second ? 5 : 3;
+  return 0;
+}
+static CUresult pci(char *name, int bytes, CUdevice_v1 ordinal) {
+  snprintf(name, (size_t)bytes, "0000:3B:01.%d", ordinal);
+  return 0;
+}
+static CUresult attribute(int *value, int which, CUdevice_v1 ordinal) {
+  (void)which, (void)ordinal;
+  *value = 1;
+  return 0;
+}
+static CUresult peer(CUcontext context, unsigned flags) {
+  (void)context, (void)flags;
+  return 0;
+}
+static CUresult no_peer(CUcontext context) {
+  (void)context;
+  return 0;
+}
+static CUresult pointer(void *data, CUpointer_attribute which, CUdeviceptr_v2 address) {
+  (void)address;
+  if (which != XSI_CU_POINTER_MEMORY_TYPE) return 801;
+  *(int *)data = XSI_CU_MEMORY_DEVICE;
+  return 0;
+}
+static CUresult range(CUdeviceptr_v2 *base, size_t *bytes, CUdeviceptr_v2 address) {
+  (void)base, (void)bytes, (void)address;
+  return XSI_CU_NOT_FOUND;
+}
+
+static int copies; // each with access to what it copies
+static CUresult copy(CUdeviceptr_v2 address) {
+  CHECK(granules[granule(address)].handle != 0 && granules[granule(address)].writers != 0);
+  copies++;
+  return 0;
+}
+static CUresult copy_out(void *to, CUdeviceptr_v2 from, size_t bytes, CUstream stream) {
+  (void)to, (void)bytes, (void)stream;
+  return copy(from);
+}
+static CUresult copy_in(CUdeviceptr_v2 to, const void *from, size_t bytes, CUstream stream) {
+  (void)from, (void)bytes, (void)stream;
+  return copy(to);
+}
+
+static CUresult not_mine(void) { return XSI_CU_INVALID_VALUE; }
+
+static void install(void) {
+  fake_install();
+#define BIND(symbol, function) xsi_cu_real[XSI_CU_##symbol] = (void *)(function)
+  BIND(cuMemAddressReserve, reserve);
+  BIND(cuMemAddressFree, unreserve);
+  BIND(cuMemCreate, create);
+  BIND(cuMemRelease, release);
+  BIND(cuMemMap, map);
+  BIND(cuMemUnmap, unmap);
+  BIND(cuMemSetAccess, access);
+  BIND(cuMemGetAllocationPropertiesFromHandle, properties_of);
+  BIND(cuMemExportToShareableHandle, export);
+  BIND(cuMemAlloc_v2, plain_alloc);
+  BIND(cuMemAllocPitch_v2, plain_pitch);
+  BIND(cuMemFree_v2, plain_free);
+  BIND(cuMemGetInfo_v2, info);
+  BIND(cuCtxSynchronize, synchronize);
+  BIND(cuCtxGetDevice, device);
+  BIND(cuDeviceGetPCIBusId, pci);
+  BIND(cuDeviceGetAttribute, attribute);
+  BIND(cuCtxEnablePeerAccess, peer);
+  BIND(cuCtxDisablePeerAccess, no_peer);
+  BIND(cuPointerGetAttribute, pointer);
+  BIND(cuMemGetAddressRange_v2, range);
+  BIND(cuMemcpyDtoHAsync_v2, copy_out);
+  BIND(cuMemFreeAsync, not_mine);
+  BIND(cuMemRetainAllocationHandle, not_mine);
+  BIND(cuMemcpyHtoDAsync_v2, copy_in);
+}
+
+// ---- the tests -----------------------------------------------------------------------------------
+
+static const struct xsw_memory_device *entry(void) { return &xsi_page_memory()->devices[0]; }
+static uint64_t fixed(enum xsw_fixed why) { return entry()->fixed[why]; }
+
+static unsigned in_use(void) { // of addresses
+  unsigned count = 0;
+  for (unsigned i = 0; i < GRANULES; i++)
+    count += reserved[i];
+  return count;
+}
+
+static uint64_t id_of(CUdeviceptr_v2 address) {
+  uint64_t id = 0;
+  CHECK(cuPointerGetAttribute(&id, XSI_CU_POINTER_BUFFER_ID, address) == 0);
+  return id;
+}
+
+// Large allocations are mapped, in pieces, and look like the driver's own; small ones are the driver's.
+static void test_alloc(struct fake_context *context) {
+  CUdeviceptr_v2 a, b, base, small;
+  size_t bytes, pitch;
+  uint64_t value, before = room, small_before = fixed(XSW_FIXED_SMALL);
+  int syncs = synchronized;
+  CHECK(cuMemAlloc_v2(&a, 100 * MIB + 1) == 0 && a % XSI_MOVE_GRANULE == 0);
+  CHECK(granules[granule(a)].handle != granules[granule(a + 64 * MIB)].handle);
+  CHECK(granules[granule(a)].writers == 1u << 3 && room == before - 102 * MIB);
+  CHECK(entry()->movable == 102 * MIB && entry()->used == 100 * MIB + 1);
+  CHECK(cuMemAlloc_v2(&b, 2 * MIB) == 0 && cuMemAlloc_v2(&small, 2 * MIB - 1) == 0 && small < BASE);
+  CHECK(fixed(XSW_FIXED_SMALL) == small_before + 2 * MIB - 1);
+  CHECK(cuMemGetAddressRange_v2(&base, &bytes, a + 99 * MIB) == 0 && base == a &&
+        bytes == 100 * MIB + 1);
+  CHECK(cuMemGetAddressRange_v2(&base, &bytes, a + 101 * MIB) == XSI_CU_NOT_FOUND);
+  CHECK(id_of(a) == id_of(a + 70 * MIB) && id_of(a) != id_of(b));
+  CHECK(cuPointerGetAttribute(&value, XSI_CU_POINTER_CONTEXT, a + 5) == 0 &&
+        value == (uintptr_t)context);
+  CHECK(cuPointerGetAttribute(&value, XSI_CU_POINTER_MEMORY_TYPE, a) == 0);
+  CHECK(cuMemFree_v2(a + 256) == XSI_CU_INVALID_VALUE);
+  CHECK(cuMemUnmap(a, 64 * MIB) == XSI_CU_INVALID_VALUE); // not the program's mapping
+  CHECK(cuMemFree_v2(a) == 0 && synchronized == syncs + 1);
+  CHECK(cuMemFree_v2(a) == XSI_CU_INVALID_VALUE);
+  value = id_of(b);
+  CHECK(cuMemFreeAsync(b, fake_stream()) == 0);
+  CHECK(cuMemAllocPitch_v2(&b, &pitch, 1000, 4096, 4) == 0 && pitch == 1024 && b >= BASE);
+  CHECK(entry()->used == 2 * MIB - 1 + 4 * MIB && id_of(b) != value);
+  CHECK(cuMemFree_v2(b) == 0 && cuMemFree_v2(small) == 0);
+  CHECK(room == before && in_use() == 0 && entry()->movable == 0 && entry()->used == 0);
+  CHECK(fixed(XSW_FIXED_SMALL) == small_before);
+}
+
+static void test_failures(void) {
+  CUdeviceptr_v2 a = 7;
+  uint64_t before = room;
+  int plain = plain_allocs;
+  room = 70 * MIB; // the second piece does not fit
+  CHECK(cuMemAlloc_v2(&a, 100 * MIB) == XSI_CU_OUT_OF_MEMORY && a == 7 && plain_allocs == plain);
+  CHECK(room == 70 * MIB && in_use() == 0 && entry()->used == 0);
+  room = before;
+  int *const results[] = {&map_result, &access_result};
+  for (int i = 0; i < 2; i++) { // the driver allocates
+    *results[i] = 801;
+    CHECK(cuMemAlloc_v2(&a, 100 * MIB) == 0 && a < BASE && room == before && in_use() == 0);
+    CHECK(fixed(XSW_FIXED_REFUSED) == 100 * MIB && cuMemFree_v2(a) == 0);
+    *results[i] = 0;
+    CHECK(fixed(XSW_FIXED_REFUSED) == 0);
+  }
+  xsi_options.hint.movable = 0;
+  CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0 && a < BASE && fixed(XSW_FIXED_NOT_ASKED) == 4 * MIB);
+  xsi_options.hint.movable = 1;
+  CHECK(cuMemFree_v2(a) == 0 && fixed(XSW_FIXED_NOT_ASKED) == 0);
+}
+
+// A capture forbids cuMemAlloc to some threads: the driver decides. It never forbids it in relaxed mode.
+static void test_captures(void) {
+  CUdeviceptr_v2 a, b;
+  CUstreamCaptureMode mode = XSI_CU_CAPTURE_RELAXED;
+  CUstream stream = fake_stream();
+  int syncs = synchronized, frees = plain_frees;
+  CHECK(cuMemAlloc_v2(&b, 4 * MIB) == 0);
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+  CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0 && a < BASE && cuMemFree_v2(a) == 0);
+  CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0);
+  CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0 && a >= BASE && cuMemFree_v2(a) == 0);
+  CHECK(synchronized == syncs && plain_frees == frees + 2); // waits as cuMemFree does
+  CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0 && cuStreamEndCapture(stream, NULL) == 0);
+  CHECK(cuMemFree_v2(b) == 0 && in_use() == 0);
+}
+
+// What the mover does: away and back, at the same address, with the same access. Only it changes the block's own
+// handle: the caller releases the new one.
+static uint64_t move(CUdeviceptr_v2 address, uint64_t bytes) {
+  const struct xsi_move_platform *p = &xsi_cu_move_platform;
+  struct xsi_block_view view;
+  struct xsi_block_piece piece;
+  uint64_t handle, there;
+  static char host[4096];
+  CHECK(xsi_block_find(address, &view) && !view.fixed && xsi_block_piece_at(address, &piece));
+  CHECK(p->settle(&view.device) == 0 && p->copy(&view.device, host, address, 4096, true) == 0);
+  CHECK(p->finish(&view.device) == 0 && p->unmap(address, bytes) == 0);
+  p->release(piece.handle);
+  CHECK(p->create(&view.device, bytes, view.properties, &handle) == 0);
+  CHECK(p->map(&view.device, address, bytes, view.properties, handle) == 0);
+  CHECK(p->copy(&view.device, host, address, 4096, false) == 0 && p->finish(&view.device) == 0);
+  CHECK(p->room(&view.device, &there) == 0 && there == room && copies % 2 == 0);
+  return handle;
+}
+
+static void test_peers(struct fake_context *first) {
+  CUdeviceptr_v2 a, b;
+  uint64_t both = 1u << 3 | 1u << 5;
+  CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0);
+  second = (CUcontext)fake_context(); // on device 5, and current
+  CHECK(cuMemAlloc_v2(&b, 4 * MIB) == 0 && granules[granule(b)].writers == 1u << 5);
+  CHECK(cuCtxEnablePeerAccess((CUcontext)first, 0) == 0);
+  CHECK(granules[granule(a)].writers == both && granules[granule(b)].writers == 1u << 5);
+  uint64_t moved = move(a, 4 * MIB);
+  CHECK(granules[granule(a)].writers == both);
+  CHECK(cuCtxDisablePeerAccess((CUcontext)first) == 0 && granules[granule(a)].writers == 1u << 3);
+  // Its memory goes with the context, and only that.
+  CHECK(cuCtxDestroy_v2(second) == 0 && granules[granule(b)].handle == 0 && !reserved[granule(b)]);
+  second = NULL;
+  CHECK(xsi_cu_call_real(cuCtxPushCurrent_v2, (CUcontext)first) == 0);
+  CHECK(granules[granule(a)].handle != 0 && cuMemFree_v2(a) == 0 && in_use() == 0);
+  CHECK(release(moved) == 0);
+}
+
+// Handles of ours stand for the driver's, which change. What is exported stays.
+static void test_handles(void) {
+  CUmemAllocationProp_v1 there = {.type = 1, .location = {XSI_CU_LOCATION_DEVICE, 3}}, got;
+  CUmemAccessDesc_v1 list[] = {{{1, 3}, XSI_CU_ACCESS_BOTH}, {{1, 5}, XSI_CU_ACCESS_READ}};
+  CUmemGenericAllocationHandle_v1 h, again;
+  CUdeviceptr_v2 at;
+  struct xsi_block_view view;
+  uint64_t before = room;
+  int out;
+  CHECK(cuMemAddressReserve(&at, 20 * MIB, 0, 0, 0) == 0 &&
+        cuMemCreate(&h, 20 * MIB, &there, 0) == 0);
+  CHECK(h >= HANDLES && cuMemMap(at, 20 * MIB, 0, h, 0) == 0 && !xsi_block_find(at, &view));
+  CHECK(cuMemSetAccess(at, 20 * MIB, list, 2) == 0 && xsi_block_find(at, &view) && !view.fixed);
+  int driver = granules[granule(at)].handle;
+  CHECK(cuMemGetAllocationPropertiesFromHandle(&got, h) == 0 && got.type == driver);
+  CHECK(move(at, 20 * MIB) != (uint64_t)driver);
+  CHECK(granules[granule(at)].handle != driver);
+  driver = granules[granule(at)].handle;
+  CHECK(granules[granule(at)].writers == 1u << 3 && granules[granule(at)].readers == 1u << 5);
+  CHECK(cuMemGetAllocationPropertiesFromHandle(&got, h) == 0 && got.type == driver);
+  CHECK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + 5)) == 0 && again == h);
+  CHECK(cuMemRelease(h) == 0 && cuMemRelease(h) == 0 && cuMemRelease(h) == XSI_CU_INVALID_VALUE);
+  CHECK(cuMemExportToShareableHandle(&out, h, 1, 0) == XSI_CU_INVALID_VALUE);
+  CHECK(room == before - 20 * MIB && made[driver].references == 1); // the mover's
+  CHECK(cuMemRetainAllocationHandle(&h, (void *)(uintptr_t)at) == 0);
+  CHECK(cuMemExportToShareableHandle(&out, h, 1, 0) == 0 && out == driver);
+  CHECK(xsi_block_find(at, &view) && view.fixed && fixed(XSW_FIXED_EXPORTED) == 20 * MIB);
+  CHECK(cuMemUnmap(at, 20 * MIB) == 0 && !xsi_block_find(at, &view));
+  CHECK(room == before - 20 * MIB && fixed(XSW_FIXED_EXPORTED) == 0);
+  CHECK(cuMemRelease(h) == 0 && room == before);
+  CHECK(cuMemRelease(h) == XSI_CU_INVALID_VALUE && cuMemAddressFree(at, 20 * MIB) == 0);
+  // Without access of its own device the mover could not copy it.
+  CHECK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0) == 0 &&
+        cuMemCreate(&h, 2 * MIB, &there, 0) == 0);
+  CHECK(cuMemMap(at, 2 * MIB, 0, h, 0) == 0 && cuMemSetAccess(at, 2 * MIB, list + 1, 1) == 0);
+  CHECK(!xsi_block_find(at, &view) && cuMemSetAccess(at, 2 * MIB, list, 1) == 0);
+  CHECK(xsi_block_find(at, &view));
+  // Nor can it move what is mapped twice.
+  CHECK(cuMemMap(at + 2 * MIB, 2 * MIB, 0, h, 0) == 0 && xsi_block_find(at, &view) && view.fixed);
+  CHECK(cuMemUnmap(at, 4 * MIB) == 0 && cuMemRelease(h) == 0);
+  CHECK(cuMemAddressFree(at, 4 * MIB) == 0 && room == before && in_use() == 0);
+  // Where it is not asked for, the program has the driver's own handles.
+  xsi_options.hint.movable = 0;
+  CHECK(cuMemCreate(&h, 2 * MIB, &there, 0) == 0 && h < HANDLES && cuMemRelease(h) == 0);
+  xsi_options.hint.movable = 1;
+}
+
+enum { THREADS = 4, ROUNDS = 2000 };
+static void *churn(void *context) {
+  CHECK(xsi_cu_call_real(cuCtxPushCurrent_v2, (CUcontext)context) == 0);
+  for (int i = 0; i < ROUNDS; i++) {
+    CUdeviceptr_v2 a, b, base;
+    size_t bytes;
+    CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0 && cuMemAlloc_v2(&b, 70 * MIB) == 0);
+    CHECK(cuMemGetAddressRange_v2(&base, &bytes, b + 66 * MIB) == 0 && base == b);
+    CHECK(cuMemFree_v2(a) == 0 && cuMemFree_v2(b) == 0);
+  }
+  return NULL;
+}
+static void test_threads(struct fake_context *context) {
+  pthread_t threads[THREADS];
+  for (int i = 0; i < THREADS; i++)
+    CHECK(pthread_create(&threads[i], NULL, churn, context) == 0);
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  CHECK(in_use() == 0 && entry()->movable == 0 && entry()->used == 0);
+}
+
+int main(void) {
+  install();
+  room = 4096 * MIB;
+  xsi_options.hint.movable = 1;
+  xsi_header()->memory_quota = XSW_MEMORY_NO_QUOTA;
+  struct fake_context *context = fake_context();
+  test_alloc(context);
+  test_failures();
+  test_captures();
+  test_peers(context);
+  test_handles();
+  test_threads(context);
+  CHECK(room == 4096 * MIB);
+  printf("%s\n", failures ? "FAILED" : "ok");
+  return failures != 0;
+}
