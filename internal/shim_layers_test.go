@@ -19,7 +19,7 @@ var shimLayers = [][]string{
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint", "memory"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
 	{"work", "work_internal", "work_batch", "work_busy", "work_event", "work_limit", "work_owner", "work_queue", "work_shut", "work_table", "work_watch"},
-	{"move", "move_internal", "move_block", "move_gate", "move_want"},
+	{"move", "move_internal", "move_block", "move_back", "move_gate", "move_host", "move_out", "move_thread", "move_want"},
 }
 
 // shimFolders orders the folders of libxsched.so. A folder includes itself and those before it; drivers

@@ -115,4 +115,7 @@ bool xsi_move_wants(struct xsi_move_want *want, struct xsi_memory_place place, u
 /* After the last attempt, whatever came of it. */
 void xsi_move_wanted(struct xsi_move_want *want);
 
+/* Work was submitted that we can't wait for: the process never moves from now on. Waits while memory is away. */
+void xsi_move_never(const char *why);
+
 #endif /* XSCHED_CORE_MOVE_H */

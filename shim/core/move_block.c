@@ -82,11 +82,18 @@ static void fill(struct xsi_block_view *view, const struct xsi_block *block) {
 
 // ---- figures -----------------------------------------------------------------------------------------
 
+static uint64_t away(const struct xsi_block *block) {
+  uint64_t bytes = 0;
+  for (unsigned i = 0; i < block->count; i++)
+    if (xsi_piece_away(&block->pieces[i])) bytes += block->pieces[i].at.bytes;
+  return bytes;
+}
+
 static void count_movable(const struct xsi_block *block, bool more) {
   struct xsw_memory_device *entry = xsi_memory_edit(block->device.place);
   if (!entry) return;
   entry->movable += more ? block->bytes : -block->bytes;
-  if (!more) entry->away -= block->away;
+  if (!more) entry->away -= away(block);
   xsi_memory_edited(entry);
 }
 
@@ -97,9 +104,11 @@ static struct xsi_block *allocate(const struct xsi_move_platform *platform,
                                   uint64_t bytes, uint64_t piece, uint64_t properties,
                                   uintptr_t context) {
   unsigned pieces = (unsigned)((bytes + piece - 1) / piece);
+  struct xsi_mover *mover = xsi_mover_of(platform, device);
+  if (!mover) return NULL;
   struct xsi_block *block = calloc(1, sizeof *block + pieces * sizeof *block->pieces);
   if (!block) return NULL;
-  block->platform = platform;
+  block->mover = mover;
   block->device = *device;
   block->address = address;
   block->bytes = block->asked = bytes;
@@ -107,8 +116,8 @@ static struct xsi_block *allocate(const struct xsi_move_platform *platform,
   block->context = context;
   block->count = pieces;
   for (unsigned i = 0; i < pieces; i++) {
-    block->pieces[i].address = address + i * piece;
-    block->pieces[i].bytes = i + 1 < pieces ? piece : bytes - i * piece;
+    block->pieces[i].at.address = address + i * piece;
+    block->pieces[i].at.bytes = i + 1 < pieces ? piece : bytes - i * piece;
   }
   return block;
 }
@@ -121,33 +130,36 @@ static int put_in(struct xsi_block *block) {
   return done ? 0 : -EAGAIN; // not -ENOMEM, which is about the device
 }
 
-int xsi_block_map(struct xsi_block *block, struct xsi_block_piece *piece) {
-  const struct xsi_move_platform *platform = block->platform;
+int xsi_piece_map(const struct xsi_block *block, struct xsi_piece *piece) {
+  const struct xsi_move_platform *platform = block->mover->platform;
   uint64_t handle = 0;
-  int result = platform->create(&block->device, piece->bytes, block->properties, &handle);
+  int result = platform->create(&block->device, piece->at.bytes, block->properties, &handle);
   if (result != 0) return result;
-  result = platform->map(&block->device, piece->address, piece->bytes, block->properties, handle);
+  result =
+      platform->map(&block->device, piece->at.address, piece->at.bytes, block->properties, handle);
   if (result != 0)
     platform->release(handle);
   else
-    piece->handle = handle;
+    piece->at.handle = handle;
   return result;
 }
 
-int xsi_block_unmap(struct xsi_block *block, struct xsi_block_piece *piece) {
-  int result = block->platform->unmap(piece->address, piece->bytes);
+int xsi_piece_unmap(const struct xsi_block *block, struct xsi_piece *piece) {
+  int result = block->mover->platform->unmap(piece->at.address, piece->at.bytes);
   if (result != 0) return result;
-  block->platform->release(piece->handle);
-  piece->handle = 0;
+  block->mover->platform->release(piece->at.handle);
+  piece->at.handle = 0;
   return 0;
 }
 
 // Memory whose context has gone can't be unmapped, but its handle still holds it.
 static void unmap_all(struct xsi_block *block) {
   for (unsigned i = 0; i < block->count; i++) {
-    uint64_t handle = block->pieces[i].handle;
-    if (handle != 0 && xsi_block_unmap(block, &block->pieces[i]) != 0)
-      block->platform->release(handle);
+    struct xsi_piece *piece = &block->pieces[i];
+    if (piece->at.handle != 0 && xsi_piece_unmap(block, piece) != 0)
+      block->mover->platform->release(piece->at.handle);
+    xsi_arena_give(piece->host);
+    piece->host = NULL;
   }
 }
 
@@ -160,7 +172,7 @@ int xsi_block_make(const struct xsi_move_platform *platform, const struct xsi_mo
       allocate(platform, device, address, bytes, XSI_MOVE_CHUNK, properties, context);
   int result = block ? 0 : -EAGAIN;
   for (unsigned i = 0; result == 0 && i < block->count; i++)
-    result = xsi_block_map(block, &block->pieces[i]);
+    result = xsi_piece_map(block, &block->pieces[i]);
   if (result == 0) {
     block->asked = asked;
     result = put_in(block);
@@ -181,7 +193,7 @@ int xsi_block_add(const struct xsi_move_platform *platform, const struct xsi_mov
   struct xsi_block *block = allocate(platform, device, address, bytes, bytes, properties, context);
   int result = block ? 0 : -EAGAIN;
   if (block) {
-    block->pieces[0].handle = handle;
+    block->pieces[0].at.handle = handle;
     result = put_in(block);
     if (result != 0) free(block);
   }
@@ -209,7 +221,11 @@ static struct xsi_block *remove_block(uint64_t address, struct xsi_block_view *v
 bool xsi_block_end(uint64_t address, struct xsi_block_view *view) {
   int saved = errno;
   struct xsi_block *block = remove_block(address, view);
-  if (block) unmap_all(block);
+  if (block) {
+    unmap_all(block);
+    if (__atomic_load_n(&block->mover->residency, __ATOMIC_RELAXED) != XSW_RESIDENT)
+      xsi_mover_wake(); // that may have been all that was away
+  }
   free(block);
   errno = saved;
   return block != NULL;
@@ -251,9 +267,9 @@ bool xsi_block_piece_at(uint64_t address, struct xsi_block_piece *piece) {
   xsi_lock_take(&lock);
   const struct xsi_block *block = containing(address);
   unsigned at = 0;
-  while (block && address - block->pieces[at].address >= block->pieces[at].bytes)
+  while (block && address - block->pieces[at].at.address >= block->pieces[at].at.bytes)
     at++;
-  if (block) *piece = block->pieces[at];
+  if (block) *piece = block->pieces[at].at;
   xsi_lock_give(&lock);
   return block != NULL;
 }

@@ -100,7 +100,7 @@ __attribute__((unused)) static void test_sleep_ms(unsigned ms) {
 }
 
 /* The sanitizers' view of what the tests do on purpose: threads in the child of a threaded fork. */
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+__attribute__((visibility("default"), weak)) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "die_after_fork=0"; }
 
 /* ---- what the process holds ----------------------------------------------------- */
