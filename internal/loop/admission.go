@@ -10,6 +10,7 @@ import (
 
 // Reasons why a queue does not compete.
 const (
+	displaced  = "not scheduled: its memory is not on the GPU, or moves; its calls wait in the library"
 	unverified = "not verified: the process has not opened this GPU, so the queue does not compete"
 	noSuchGPU  = "not scheduled: this host has no GPU at this PCI address"
 	manyGPUs   = "not scheduled: the user has too many devices that no driver lists"
@@ -21,6 +22,20 @@ const maxUnlisted = maxGPUs
 
 // unproved returns why the queues of a client do not compete on a GPU; empty: they do.
 func (c *Client) unproved(gpu model.DeviceID) string {
+	if c.memory.out {
+		return displaced
+	}
+	if why := c.notOurs(gpu); why != "" {
+		return why
+	}
+	if _, ok := c.caps[gpu]; !ok && !c.Attached && c.claim(gpu) == driver.ClaimUnlisted && c.account.unlisted[gpu] == 0 && len(c.account.unlisted) >= maxUnlisted {
+		return manyGPUs
+	}
+	return ""
+}
+
+// notOurs returns why what a client says about a GPU does not count; empty: it does.
+func (c *Client) notOurs(gpu model.DeviceID) string {
 	if _, ok := c.caps[gpu]; ok || c.Attached {
 		return ""
 	}
@@ -29,10 +44,6 @@ func (c *Client) unproved(gpu model.DeviceID) string {
 		return unverified
 	case driver.ClaimAbsent:
 		return noSuchGPU
-	case driver.ClaimUnlisted:
-		if c.account.unlisted[gpu] == 0 && len(c.account.unlisted) >= maxUnlisted {
-			return manyGPUs
-		}
 	}
 	return ""
 }

@@ -79,6 +79,7 @@ type Client struct {
 
 	queues       map[uint32]*queue
 	counts       deviceCounts
+	memory       clientMemory
 	caps         map[model.DeviceID]driver.Capability
 	merge        clientMerge
 	hooks        clientHooks

@@ -147,7 +147,7 @@ func (d *dispatcher) updateWorkers(c *Client) {
 // setUnproved sets the gate of a queue that does not compete. A suspension by hand holds there too.
 func (d *dispatcher) setUnproved(now model.Time, c *Client, q *queue) {
 	was := q.want.Suspend != 0
-	if q.want = (model.Desired{Queue: q.id}); c.stopped() && !d.stopping {
+	if q.want = (model.Desired{Queue: q.id}); c.stopped() && !c.memory.moving && !d.stopping {
 		q.want.Suspend = model.LevelBlock
 	}
 	d.activity.suspended(now, c, q, was)

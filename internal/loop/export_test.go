@@ -90,7 +90,7 @@ func (l *Loop) CheckCopies() error {
 		if c.copy.last == nil || c.copy.outdated || c.copy.last.busy {
 			continue
 		}
-		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copy.last}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}, memory: [][]wire.DeviceMemory{nil}}
+		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copy.last}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}, memory: [][]MemoryView{nil}}
 		got, want := s.view(0), c.view(now, &cfg)
 		got.Age, want.Age = 0, 0
 		if !reflect.DeepEqual(got, want) {

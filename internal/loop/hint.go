@@ -82,6 +82,7 @@ func (h *hinter) applyWaiting(now model.Time) {
 func (h *hinter) update(now model.Time, c *Client) {
 	c.touch()
 	c.page.SetMemoryQuota(c.hints.Hint.Memory)
+	c.page.SetMemoryMovable(c.hints.Hint.Movable)
 	base := c.hints.ForEngine()
 	h.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {

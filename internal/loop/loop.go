@@ -23,6 +23,7 @@ import (
 	"xsched/internal/meter"
 	"xsched/internal/model"
 	"xsched/internal/record"
+	"xsched/internal/residency"
 	"xsched/internal/terms"
 	"xsched/internal/wire"
 )
@@ -55,6 +56,7 @@ type Loop struct {
 	merge     *merger
 	progress  *progress
 	requests  *requestReader
+	memory    *memory
 	admission *admission
 	pages     *pages
 	estimates *estimator
@@ -91,6 +93,11 @@ type Config struct {
 	Recorder record.Recorder // records the engine's inputs and decisions; may be nil
 
 	Trace *record.Trace // gets what queues do, for the timeline; may be nil
+
+	// HostMemory is what programs may pin for moves of their memory, together; 0: nothing moves by itself.
+	HostMemory model.Bytes
+	// Capacity returns the memory of a GPU; 0: unknown. It may block. Nil: all are unknown.
+	Capacity func(gpu model.DeviceID) model.Bytes
 
 	// Scan requests a scan for unmanaged programs, without blocking. The answer comes by
 	// SetUnmanaged. Nil: nobody scans, and no GPU counts as shared.
@@ -133,9 +140,13 @@ func assemble(cfg Config, t *thread) *Loop {
 	l.progress = &progress{engine: in, registry: r, activity: l.activity}
 	l.requests = &requestReader{engine: in, pace: l.pace}
 	l.admission = &admission{engine: in, registry: r, activity: l.activity, dispatch: l.dispatch, unmanaged: l.unmanaged, poll: l.poll}
+	l.memory = &memory{
+		registry: r, admission: l.admission, thread: t, capacity: cfg.Capacity, host: residency.Host{Budget: cfg.HostMemory}, devices: map[model.DeviceID]*memoryDevice{},
+	}
+	l.publisher.memory = l.memory
 	l.pages = &pages{
 		engine: in, metrics: cfg.Metrics, thread: t, registry: r, pace: l.pace, activity: l.activity, dispatch: l.dispatch, hints: l.hints, holds: l.holds,
-		unmanaged: l.unmanaged, poll: l.poll, merge: l.merge, progress: l.progress, requests: l.requests, admission: l.admission, estimates: l.estimates, unhooked: map[*Client]bool{},
+		unmanaged: l.unmanaged, poll: l.poll, merge: l.merge, progress: l.progress, requests: l.requests, memory: l.memory, admission: l.admission, estimates: l.estimates, unhooked: map[*Client]bool{},
 	}
 	l.poll.follow = l.pages.follow
 	return l
@@ -215,6 +226,7 @@ func (l *Loop) heartbeat(now model.Time) {
 	l.poll.sample(now)
 	l.activity.usage.Step(now)
 	l.merge.beats++
+	l.memory.decide(now, true)
 	l.beating = slices.AppendSeq(l.beating[:0], maps.Values(l.registry.clients))
 }
 
@@ -228,6 +240,7 @@ func (l *Loop) beatSome(now model.Time) {
 		c.page.Heartbeat(now)
 		l.requests.readMarks(now, c)
 		l.requests.watch(now, c)
+		l.memory.read(now, c)
 		if c.use.Update(now, l.activity.usage) {
 			c.touch()
 		}
@@ -252,10 +265,12 @@ func (l *Loop) beatSome(now model.Time) {
 // decideCharged decides and charges the users who rang or requested something.
 func (l *Loop) decideCharged(now model.Time) {
 	if l.pace.bills.none() {
+		l.memory.decide(now, false)
 		l.decide(now)
 		return
 	}
 	start := clock.Now()
+	l.memory.decide(now, false)
 	l.decide(now)
 	l.pace.bills.pay(clock.Now().Sub(start))
 }

@@ -36,6 +36,7 @@ type account struct {
 
 	queues int // of its clients, with a place of their own
 	merged int // of its clients; see merge.go
+	movers int // of its clients, those whose memory is scheduled
 	adds   int // queues added since the heartbeat addsAt
 	addsAt uint64
 	// unlisted has the number of competing queues on each device that no driver lists.

@@ -35,6 +35,7 @@ type pages struct {
 	merge     *merger
 	progress  *progress
 	requests  *requestReader
+	memory    *memory
 	admission *admission
 	estimates *estimator
 
@@ -56,6 +57,7 @@ func (p *pages) join(c *Client) error {
 	now := clock.Now()
 	c.page.Heartbeat(now)
 	c.page.SetMemoryQuota(c.hints.Hint.Memory)
+	c.page.SetMemoryMovable(c.hints.Hint.Movable)
 	if c.bell >= 0 {
 		// Edge-triggered: each ring wakes the loop once, without a read.
 		if err := p.thread.watch(c.bell, unix.EPOLLIN|unix.EPOLLET); err != nil {
@@ -99,6 +101,7 @@ func (p *pages) remove(c *Client) {
 		p.unmanaged.lose(now, c, gpu, false)
 	}
 	p.unmanaged.forget()
+	p.memory.remove(c)
 	p.pace.close(c)
 	c.page.Release()
 	p.engine.dirty = true
@@ -107,6 +110,7 @@ func (p *pages) remove(c *Client) {
 // scan reads the page of a client. It reads each value once, because the client may change it.
 func (p *pages) scan(now model.Time, c *Client) {
 	p.requests.readMarks(now, c)
+	p.memory.read(now, c)
 	n, refused := c.page.QueueCount(), 0
 	for i := range n {
 		v := c.page.Queue(i)

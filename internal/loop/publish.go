@@ -41,7 +41,7 @@ type snapshot struct {
 	clients  []*clientCopy
 	counters []wire.Counters // of each client
 	signs    []wire.Signs    // of each client
-	memory   [][]wire.DeviceMemory
+	memory   [][]MemoryView
 	gpus     map[model.DeviceID]GPUView
 
 	formatted sync.Once
@@ -61,6 +61,7 @@ type publisher struct {
 	thread   *thread
 	poll     *poller
 	usage    *meter.Usage
+	memory   *memory
 
 	config    atomic.Pointer[engine.Config]
 	snapshots atomic.Uint64
@@ -149,7 +150,7 @@ func (p *publisher) copySome(b *builder) bool {
 		}
 		b.out.counters = append(b.out.counters, c.page.Counters())
 		b.out.signs = append(b.out.signs, c.page.Signs(b.out.at))
-		b.out.memory = append(b.out.memory, c.page.Memory())
+		b.out.memory = append(b.out.memory, p.memory.views(c))
 		if c.copy.last != nil && !c.copy.outdated && !c.copy.last.busy {
 			b.out.clients = append(b.out.clients, c.copy.last)
 			return false

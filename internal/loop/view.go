@@ -63,7 +63,7 @@ type ClientView struct {
 	// GroupPriority is the granted priority, which decides about a hold of the group.
 	GroupPriority model.Priority
 	Counters      wire.Counters
-	Memory        []wire.DeviceMemory
+	Memory        []MemoryView
 	Signs         wire.Signs // of life, of the library's threads
 	// Marked requests, and those overwritten before the loop read them.
 	Marked, MarksLost uint64

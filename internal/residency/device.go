@@ -27,6 +27,7 @@ type program struct {
 
 	order   Order
 	pending bool
+	ours    bool       // its memory may be away by an order
 	begun   model.Time // of the order
 	moved   model.Time // of the last progress of the order
 
@@ -42,6 +43,7 @@ type program struct {
 	lastAsked uint64
 	short     model.Bytes // of the request lastAsked, at least
 	enough    model.Time  // since when there should be room for its request; 0: there is not
+	settled   model.Time  // not returned before, unless its calls wait: who needed the room is about to take it
 	tryAt     model.Time  // next attempt to return into room that nobody has reported
 	tryAfter  time.Duration
 	target    model.Bytes // of an order out: what is away afterwards
@@ -49,7 +51,7 @@ type program struct {
 	served    bool        // as a requester, in this decision
 }
 
-// NewDevice returns a device with the size that its driver states; 0: unknown.
+// NewDevice returns a device of a size; 0: unknown.
 func NewDevice(capacity model.Bytes) *Device {
 	return &Device{programs: map[model.SessionID]*program{}, capacity: capacity}
 }
@@ -76,11 +78,25 @@ func (d *Device) RetryByHand(id model.SessionID) {
 	}
 }
 
-// Moving reports that a program moves or has been ordered to: it must not be suspended.
-func (d *Device) Moving(id model.SessionID) bool {
-	p := d.programs[id]
-	return p != nil && p.pending && p.order.Want != WantNothing
+// Pending returns what the order in progress wants; WantNothing: there is none.
+func (d *Device) Pending(id model.SessionID) Want {
+	if p := d.programs[id]; p != nil && p.pending {
+		return p.order.Want
+	}
+	return WantNothing
 }
+
+// Moving reports that a program moves by an order, or shall: it must not be suspended.
+func (d *Device) Moving(id model.SessionID) bool { return d.Pending(id) != WantNothing }
+
+// Displaced reports that a program's memory is not on the device, by orders.
+func (d *Device) Displaced(id model.SessionID) bool {
+	p := d.programs[id]
+	return p != nil && p.ours && p.now.Phase != Resident
+}
+
+// SetCapacity sets the size that the driver states; 0: unknown.
+func (d *Device) SetCapacity(size model.Bytes) { d.capacity = size }
 
 // Active reports that the programs need decisions as time passes.
 func Active(all []Program) bool {
@@ -110,6 +126,7 @@ func (d *Device) follow(now model.Time, all []Program, host *Host) {
 			p.since = now
 		}
 		d.followOrder(now, p, &was)
+		p.ours = p.ours && (p.pending || r.Phase != Resident)
 	}
 	for id, p := range d.programs {
 		if !seen[id] {
@@ -168,7 +185,7 @@ func (d *Device) ended(now model.Time, p *program, result Result, stalled bool) 
 	case success:
 		p.backoff, p.failed = 0, 0
 		if p.tryAfter = 0; out {
-			p.tryAt = now.Add(retryMin)
+			p.settled, p.tryAt = now.Add(retryMin), now.Add(retryMin)
 		} else {
 			d.slack = max(0, min(d.slack, d.unused()))
 		}
@@ -189,6 +206,7 @@ func (p *program) send(now model.Time, o Order) {
 	o.Sequence = max(p.order.Sequence+1, uint64(now)) // unique also beyond the life of a daemon
 	o.Host, o.Verdict, o.Answered = p.order.Host, p.order.Verdict, p.order.Answered
 	p.order, p.pending, p.begun, p.moved = o, true, now, now
+	p.ours = p.ours || o.Want != WantNothing
 }
 
 // leaving reports that memory is on its way out.

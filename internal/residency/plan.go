@@ -53,8 +53,7 @@ func (d *Device) withdraw(now model.Time) {
 				d.doubt(free, p.now.AwayBytes)
 			}
 			p.send(now, Order{Want: WantNothing})
-			p.tryAfter = min(max(retryMin, 2*p.tryAfter), retryMax)
-			p.tryAt = now.Add(p.tryAfter)
+			p.settled = now.Add(retryMin)
 		}
 	}
 }
@@ -139,8 +138,10 @@ func (d *Device) serveReturn(now model.Time, p *program, free model.Bytes, host 
 			d.evict(now, p, victims, short, host)
 		case d.later(now, p, p.now.AwayBytes, host):
 			return free - p.now.AwayBytes
-		default:
+		case now < p.tryAt:
 			return free // nobody can leave: whoever fits in may have what is free
+		default:
+			p.probe(now)
 		}
 	} else if now < p.tryAt && !d.known {
 		return free
@@ -279,20 +280,27 @@ func (d *Device) returnIdle(now model.Time, free model.Bytes) {
 		// than one unpaid move.
 		unpaid := p.debt > now.Add(amortize*p.lastCost)
 		fits := d.known && p.now.AwayBytes <= free
-		try := p.tryAt
-		if !fits && d.known {
-			try = try.Add(retryMax) // the estimate may be wrong
+		try := p.settled
+		if !fits {
+			if try = p.tryAt; d.known {
+				try = try.Add(retryMax)
+			}
 		}
 		if p.served || unpaid || now < try || !fits && (d.leaving() || contended) {
 			continue
 		}
 		if !fits {
-			p.tryAfter = min(max(retryMin, 2*p.tryAfter), retryMax)
-			p.tryAt = now.Add(p.tryAfter)
+			p.probe(now)
 		}
 		p.send(now, Order{Want: WantBack, Bytes: p.now.AwayBytes})
 		free -= p.now.AwayBytes
 	}
+}
+
+// probe notes an attempt to return although there seems to be no room: the estimate may be wrong.
+func (p *program) probe(now model.Time) {
+	p.tryAfter = min(max(retryMin, 2*p.tryAfter), retryMax)
+	p.tryAt = now.Add(p.tryAfter)
 }
 
 // grant raises what a program may pin to bytes, as far as the budget allows.

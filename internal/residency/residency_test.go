@@ -270,6 +270,13 @@ func TestWrongRoom(t *testing.T) {
 			if w.programs[0].AwayBytes != 0 {
 				t.Errorf("%v stay away", w.programs[0].AwayBytes)
 			}
+			// Nor does what an operator has moved.
+			w.programs[0].Evicted = All
+			w.run(time.Minute)
+			w.programs[0].Evicted, w.programs[0].Restored = 0, w.now
+			if w.run(20 * time.Second); w.programs[0].AwayBytes != 0 {
+				t.Errorf("%v stay away after they were restored", w.programs[0].AwayBytes)
+			}
 		})
 	}
 }

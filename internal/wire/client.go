@@ -144,3 +144,51 @@ func (c ClientPage) FinishRequest(begin, end model.Time) {
 	store64(c.mem, at+OffRequestSequence, n+1)
 	store64(c.mem, RequestsOffset+OffRequestsFinished, n+1)
 }
+
+// SetMemory writes the client's entry of one device, the first one unless m.Entry says otherwise.
+func (c ClientPage) SetMemory(m *DeviceMemory) {
+	at := MemoryOffset + m.Entry*SizeOfMemoryDevice
+	word := func(offset int, v uint64) { store64(c.mem, at+offset, v) }
+	store32(c.mem, at+OffMemoryDevicePCIDomain, uint32(uint64(m.Device)>>16))
+	store32(c.mem, at+OffMemoryDevicePCIBusSlot, uint32(uint64(m.Device)&0xffff))
+	word(OffMemoryDeviceUsed, uint64(m.Used))
+	word(OffMemoryDeviceRefused, m.Refused)
+	word(OffMemoryDeviceMovable, uint64(m.Movable))
+	word(OffMemoryDeviceAway, uint64(m.Away))
+	store32(c.mem, at+OffMemoryDeviceResidency, m.Residency)
+	store32(c.mem, at+OffMemoryDeviceResult, m.Result)
+	var waiting uint64
+	if m.Waits {
+		waiting = 1
+	}
+	word(OffMemoryDeviceWaitingNS, waiting)
+	word(OffMemoryDeviceRoom, uint64(m.Room))
+	word(OffMemoryDeviceWantedNS, m.Request)
+	word(OffMemoryDeviceWanted, uint64(m.Wanted))
+	word(OffMemoryDevicePinned, uint64(m.Pinned))
+	word(OffMemoryDeviceMoveBegunNS, uint64(m.MoveBegun))
+	word(OffMemoryDeviceMoveEndedNS, uint64(m.MoveEnded))
+	word(OffMemoryDeviceMoveBytes, uint64(m.MoveBytes))
+	word(OffMemoryDeviceMoved, uint64(m.Moved))
+	word(OffMemoryDeviceMovesOut, m.Out)
+	word(OffMemoryDeviceMovesBack, m.Back)
+	word(OffMemoryDeviceBytesOut, uint64(m.BytesOut))
+	word(OffMemoryDeviceBytesBack, uint64(m.BytesBack))
+	for reason, bytes := range m.Fixed {
+		word(OffMemoryDeviceFixed+8*reason, uint64(bytes))
+	}
+	word(OffMemoryDeviceOrder, m.Order)
+	word(OffMemoryDeviceKnown, 1)
+}
+
+// MemoryDemand reads the daemon's order about an entry.
+func (c ClientPage) MemoryDemand(entry int) MemoryDemand {
+	at := MemoryOffset + OffMemoryOrders + entry*SizeOfMemoryOrder
+	return MemoryDemand{
+		Sequence: load64(c.mem, at+OffMemoryOrderSequence), Want: load32(c.mem, at+OffMemoryOrderWant), Bytes: model.Bytes(load64(c.mem, at+OffMemoryOrderBytes)),
+		Answered: load64(c.mem, at+OffMemoryOrderAnsweredNS), Verdict: load32(c.mem, at+OffMemoryOrderVerdict), Host: model.Bytes(load64(c.mem, at+OffMemoryOrderHostBytes)),
+	}
+}
+
+// Movable reads whether memory shall be movable.
+func (c ClientPage) Movable() bool { return load64(c.mem, OffHeaderMemoryMovable) == 1 }

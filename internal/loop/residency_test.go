@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"xsched/internal/clock"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/residency"
+	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
+)
+
+const gib = model.Bytes(1 << 30)
+
+// mover acts as a shim whose memory moves at once.
+type mover struct {
+	*sessiontest.Client
+	mu     sync.Mutex
+	memory wire.DeviceMemory
+	frozen bool // carries out nothing
+	done   []wire.MemoryDemand
+}
+
+// moves starts a client with movable memory, whose shim looks for orders every millisecond.
+func moves(t *testing.T, h *sessiontest.Fixture, priority int32, used model.Bytes) *mover {
+	t.Helper()
+	m := &mover{Client: h.Client(t, priority, wire.LevelBlock)}
+	m.Queue(0)
+	m.change(func(e *wire.DeviceMemory) { e.Device, e.Used, e.Movable = sessiontest.GPU, used, used })
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				m.obey()
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-ended })
+	return m
+}
+
+// change changes what the client says, and rings.
+func (m *mover) change(f func(*wire.DeviceMemory)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.memory)
+	m.Page.SetMemory(&m.memory)
+	m.Ring()
+}
+
+func (m *mover) now() wire.DeviceMemory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.memory
+}
+
+func (m *mover) obey() {
+	d := m.Page.MemoryDemand(0)
+	if e := m.now(); m.frozen || d.Sequence == e.Order {
+		return
+	}
+	m.change(func(e *wire.DeviceMemory) {
+		m.done = append(m.done, d)
+		e.Order, e.Pinned, e.Result = d.Sequence, d.Host, wire.MoveDone
+		switch {
+		case d.Want == wire.WantOut && d.Host < e.Away+d.Bytes:
+			e.Result = wire.MoveHostFull
+		case d.Want == wire.WantOut:
+			e.Away, e.Residency, e.Out, e.Room = e.Away+d.Bytes, wire.Away, e.Out+1, e.Room+d.Bytes
+		case d.Want == wire.WantBack:
+			e.Away, e.Residency, e.Back, e.Room = 0, wire.Resident, e.Back+1, 0
+		}
+	})
+}
+
+func withHost(budget model.Bytes) func(*sessiontest.Config) {
+	return func(c *sessiontest.Config) {
+		sessiontest.Separate(c)
+		c.Loop.HostMemory = budget
+		c.Loop.Capacity = func(model.DeviceID) model.Bytes { return 100 * gib }
+	}
+}
+
+// TestEvictAndRestore: by hand, out and back, also twice, and the moves are recorded.
+func TestEvictAndRestore(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	m := moves(t, h, 0, 64*gib)
+	pid := h.Only(t).PID
+	if err := h.Evict(t.Context(), pid, sessiontest.GPU, residency.All); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "its memory is away", func() bool { return m.now().Away == 64*gib })
+	time.Sleep(100 * time.Millisecond) // some heartbeats
+	v := h.Only(t)
+	if e := v.Memory[0]; !e.Evicted || e.Away != 64*gib || e.Failed {
+		t.Errorf("%+v", e)
+	}
+	if err := h.Restore(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "its memory is back", func() bool { return m.now().Away == 0 })
+	var done []loop.MemoryMove
+	sessiontest.Await(t, "both moves are recorded", func() bool {
+		some, err := h.MemoryMoves(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, some...)
+		return len(done) == 2
+	})
+	if out := done[0]; out.Want != residency.WantOut || !out.ByHand || out.Bytes != 64*gib || out.Who.PID != pid || out.Device != sessiontest.GPU {
+		t.Errorf("%+v", out)
+	}
+	if v := h.Only(t); v.Memory[0].Evicted || v.Queues[0].Reason != "" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestEvictWithoutHostMemory: nothing leaves, and the reason is known.
+func TestEvictWithoutHostMemory(t *testing.T) {
+	h := sessiontest.Start(t, withHost(10*gib))
+	m := moves(t, h, 0, 64*gib)
+	if err := h.Evict(t.Context(), h.Only(t).PID, 0, residency.All); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "the refusal", func() bool { return h.Only(t).Memory[0].Failed })
+	if v := h.Only(t).Memory[0]; v.Why != residency.HostFull || m.now().Away != 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestAllocationGetsRoom: an allocation of a more important program that finds no room is answered within a few
+// milliseconds, and memory of another one leaves. The one of a program that cannot have any fails.
+func TestAllocationGetsRoom(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	low := moves(t, h, -10, 80*gib)
+	high := moves(t, h, 10, 0)
+	asked := uint64(clock.Now())
+	high.change(func(e *wire.DeviceMemory) { e.Wanted, e.Request, e.Room = 60*gib, asked, 20*gib })
+	sessiontest.Await(t, "an answer", func() bool { return high.Page.MemoryDemand(0).Answered == asked })
+	if took := clock.Now().Sub(model.Time(asked)); took > 150*time.Millisecond {
+		t.Errorf("the answer took %v; a program waits 200 ms for it", took)
+	}
+	if d := high.Page.MemoryDemand(0); d.Verdict != wire.VerdictWait {
+		t.Errorf("verdict %v", d.Verdict)
+	}
+	sessiontest.Await(t, "room", func() bool { return low.now().Away == 40*gib })
+	high.change(func(e *wire.DeviceMemory) { e.Used, e.Wanted, e.Room = 60*gib, 0, 0 })
+	again := asked + 1
+	low.change(func(e *wire.DeviceMemory) { e.Waits = true })
+	third := moves(t, h, -20, 0)
+	third.change(func(e *wire.DeviceMemory) { e.Wanted, e.Request, e.Room = 10*gib, again, 0 })
+	sessiontest.Await(t, "a refusal", func() bool { return third.Page.MemoryDemand(0).Verdict == wire.VerdictFail })
+	if low.now().Away != 40*gib {
+		t.Errorf("%v away", low.now().Away)
+	}
+}
+
+// TestMovingIsNotSuspended: a program is resumed before it moves, also one that is suspended by hand, and does not
+// compete while its memory is away. Afterwards the suspension holds again.
+func TestMovingIsNotSuspended(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	m := moves(t, h, 0, 64*gib)
+	m.HandOver(t)
+	m.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintLevel, Level: int64(model.LevelInterrupt)}, "")
+	m.Busy(0, true)
+	pid := h.Only(t).PID
+	if err := h.SetHeld(t.Context(), pid, true); err != nil {
+		t.Fatal(err)
+	}
+	suspended := func() bool { return h.Hardware(0).Now().Suspend != 0 }
+	sessiontest.Await(t, "its hardware is suspended", suspended)
+	m.mu.Lock()
+	m.frozen = true
+	m.mu.Unlock()
+	if err := h.Evict(t.Context(), pid, 0, residency.All); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "the order", func() bool { return m.Page.MemoryDemand(0).Want == wire.WantOut })
+	if suspended() || m.Held(0) {
+		t.Errorf("it shall move while its hardware is suspended: %v, gate held: %v", suspended(), m.Held(0))
+	}
+	if v := h.Only(t); v.Queues[0].Competes {
+		t.Error("it competes while it moves")
+	}
+	m.mu.Lock()
+	m.frozen = false
+	m.mu.Unlock()
+	sessiontest.Await(t, "it is away", func() bool { return m.now().Away > 0 })
+	if err := h.Restore(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "it is back and suspended again", func() bool { return m.now().Away == 0 && suspended() })
+}
+
+// TestInventedResidency: a program that only claims to move is scheduled like every other.
+func TestInventedResidency(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	m := moves(t, h, 0, 64*gib)
+	m.frozen = true
+	m.change(func(e *wire.DeviceMemory) { e.Residency = wire.Leaving })
+	m.Busy(0, true)
+	if err := h.SetHeld(t.Context(), h.Only(t).PID, true); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "its gate is closed", func() bool { return m.Held(0) })
+	time.Sleep(100 * time.Millisecond)
+	if !m.Held(0) || !h.Only(t).Queues[0].Competes {
+		t.Error("what it says about its memory opens its gate")
+	}
+}
+
+// TestManyMovers: one user's pages full of invented memory neither grow without a limit nor delay others.
+func TestManyMovers(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		withHost(200 * gib)(c)
+		sessiontest.Users(c, 1000)
+	})
+	for range 80 {
+		c := h.Client(t, 0, wire.LevelBlock)
+		for i := range wire.MemoryDevices {
+			c.Page.SetMemory(&wire.DeviceMemory{
+				Entry: i, Device: sessiontest.GPU, Used: 1 << 62, Movable: 1 << 62, Away: 1 << 62, Residency: 77, Result: 99, Wanted: 1 << 62, Request: 5, Room: 1 << 62, Pinned: 1 << 62, Waits: true,
+			})
+		}
+		c.Ring()
+	}
+	time.Sleep(300 * time.Millisecond)
+	_, granted, err := h.HostMemory(t.Context())
+	if err != nil || granted > 200*gib {
+		t.Errorf("%v granted, %v", granted, err)
+	}
+	v, err := h.Clients(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range v {
+		for _, e := range v[i].Memory {
+			if e.Used > 1<<50 || e.Away > e.Movable || e.Residency > wire.Returning {
+				t.Fatalf("%+v", e)
+			}
+		}
+	}
+}
