@@ -68,7 +68,7 @@ var mayImport = map[string][]string{
 	"internal/control/*":        {"internal/identity", "internal/model", "internal/policy", "internal/control"},
 	"internal/daemon": {
 		"internal/budget", "internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/engine", "internal/state",
-		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
+		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/residency", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
 		"internal/health", "internal/keeper",
 	},
 	"internal/screen":         {},

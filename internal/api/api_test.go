@@ -114,6 +114,14 @@ func (f *fake) Detach(_ context.Context, _ control.Caller, r control.ProcessRequ
 	return f.process("detach", r)
 }
 
+func (f *fake) Evict(_ context.Context, _ control.Caller, r control.EvictRequest) (control.MemoryReply, error) {
+	return control.MemoryReply{PID: r.PID, Memory: []control.Memory{{Device: "0000:01:00.0", MovableBytes: 1 << 30, Residency: control.MemoryLeaving}}, Message: "memory leaves"}, f.err
+}
+
+func (f *fake) Restore(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.MemoryReply, error) {
+	return control.MemoryReply{PID: r.PID, Memory: []control.Memory{}, Message: "memory returns"}, f.err
+}
+
 func (f *fake) Queues(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
 	return control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", ID: 2}}}, f.err
 }

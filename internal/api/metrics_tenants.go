@@ -46,7 +46,7 @@ var (
 	metricRecoveries  = counter("recoveries_total", "Times a program resumed itself because the daemon's heartbeat stopped.", perTenant()...)
 	metricPriority    = gauge("priority", "Priority of a program.", perTenant()...)
 	metricWantedLevel = gauge("tenant_wanted_level", "Preemption level that a program asked for; 0: the highest available.", perTenant()...)
-	metricState       = gauge("tenant_state", "1 for the state of a program: running, preempted, waiting, idle or held.", perTenant("state")...)
+	metricState       = gauge("tenant_state", "1 for the state of a program: running, preempted, waiting, idle, held or away.", perTenant("state")...)
 	metricShare       = gauge("tenant_gpu_share_ratio", "Share of the last second that a program had of its GPUs, summed over them; programs that run at once divide it.", perTenant()...)
 	metricStopped     = counter("tenant_preemptions_total", "Preemptions of a program while it had work: suspensions, and times that the hardware left it for longer timeslices.", perTenant()...)
 	metricTenantRan   = counter("tenant_run_seconds_total", "Time a program had work and was allowed to run, summed over its queues.", perTenant()...)
@@ -55,6 +55,12 @@ var (
 	metricMemory        = gauge("tenant_memory_bytes", "Device memory that a program has allocated, as its library counts it.", perTenant("device")...)
 	metricMemoryQuota   = gauge("tenant_memory_quota_bytes", "Device memory that a program may allocate; absent without a quota.", perTenant("device")...)
 	metricMemoryRefused = counter("tenant_memory_refused_total", "Allocations that would have exceeded the quota of a program.", perTenant("device")...)
+
+	metricMovable   = gauge("tenant_memory_movable_bytes", "Device memory of a program that can be moved to host memory.", perTenant("device")...)
+	metricAway      = gauge("tenant_memory_away_bytes", "Device memory of a program that is in host memory only.", perTenant("device")...)
+	metricResidency = gauge("tenant_memory_residency", "1 for where the movable memory of a program is: resident, draining, leaving, away or returning.", perTenant("device", "residency")...)
+	metricMoves     = counter("tenant_memory_moves_total", "Completed moves of a program's memory; direction: out or back.", perTenant("device", "direction")...)
+	metricMoved     = counter("tenant_memory_moved_bytes_total", "Bytes of these moves.", perTenant("device", "direction")...)
 
 	metricGain      = gauge("protection_gain_seconds", "By how much protection shortens a program's P99 request beside lower programs; source: modelled or measured.", perTenant("device", "source")...)
 	metricCost      = gauge("protection_cost_ratio", "Share of recent time that lower programs lost for a program beyond its own GPU time, at most.", perTenant("device")...)
@@ -186,6 +192,16 @@ func programMetrics(out chan<- prometheus.Metric, p *control.Process, labels []s
 		if m.QuotaBytes != 0 {
 			out <- metricMemoryQuota.is(float64(m.QuotaBytes), with(labels, m.Device)...)
 		}
+		if m.MovableBytes == 0 && m.MovesOut == 0 {
+			continue
+		}
+		out <- metricMovable.is(float64(m.MovableBytes), with(labels, m.Device)...)
+		out <- metricAway.is(float64(m.AwayBytes), with(labels, m.Device)...)
+		out <- metricResidency.is(1, with(labels, m.Device, m.Residency)...)
+		out <- metricMoves.is(float64(m.MovesOut), with(labels, m.Device, "out")...)
+		out <- metricMoves.is(float64(m.MovesBack), with(labels, m.Device, "back")...)
+		out <- metricMoved.is(float64(m.BytesOut), with(labels, m.Device, "out")...)
+		out <- metricMoved.is(float64(m.BytesBack), with(labels, m.Device, "back")...)
 	}
 	for _, g := range p.Protection {
 		out <- metricGain.is(g.GainP99US/1e6, with(labels, g.Device, g.NativeSource)...)

@@ -41,6 +41,8 @@ func routes() []route {
 		writer("POST", "/resume", "Resume a suspended program", control.Control.Resume),
 		writer("POST", "/attach", "Manage a running program that has no shim", control.Control.Attach),
 		writer("POST", "/detach", "Stop managing an attached program", control.Control.Detach),
+		writer("POST", "/evict", "Move a program's memory to host memory until it is restored", control.Control.Evict),
+		writer("POST", "/restore", "Bring a program's memory back to its GPUs", control.Control.Restore),
 		writer("POST", "/queues", "Hardware queues of a program; only for its user and root", control.Control.Queues),
 		reader("/config", "The configuration in force and its sources; only for the daemon's user and root", control.Control.Config),
 		writer("POST", "/reload", "Read the configuration file again", control.Control.Reload),

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"xsched/internal/control"
-	"xsched/internal/model"
 	"xsched/internal/screen"
 	"xsched/internal/top"
 )
@@ -201,19 +200,12 @@ func writeHints(w io.Writer, p *control.Process) {
 // leastMemory is the memory that is worth a line: frameworks have more, and small programs have no need of one.
 const leastMemory = 1 << 20
 
-// writeMemory prints what a program has allocated on each GPU, and its quota.
+// writeMemory prints what a program has allocated on each GPU, its quota, and what can leave or has left.
 func writeMemory(w io.Writer, p *control.Process) {
 	for _, m := range p.Memory {
 		if m.UsedBytes < leastMemory && m.QuotaBytes == 0 {
 			continue
 		}
-		text := model.Bytes(m.UsedBytes).Short()
-		if m.QuotaBytes != 0 {
-			text += " of " + model.Bytes(m.QuotaBytes).Short()
-		}
-		if m.Refused > 0 {
-			text += fmt.Sprintf(", %d allocations refused", m.Refused)
-		}
-		fmt.Fprintf(w, "memory: %d on %s: %s\n", p.PID, m.Device, text)
+		fmt.Fprintf(w, "memory: %d on %s: %s\n", p.PID, m.Device, printable(m.Text()))
 	}
 }

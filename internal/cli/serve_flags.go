@@ -4,6 +4,8 @@ package cli
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,7 @@ type serveFlags struct {
 	logJSON          bool
 	selfTest, audit  string
 	limits           []string
+	host             bytesFlag
 	allow            bool
 	web              webOptions
 	config           string
@@ -39,6 +42,7 @@ func (s *serveFlags) register(c *cobra.Command) {
 	f.DurationVar(&o.Quantum, "quantum", 0, fmt.Sprintf("turn of each program under rotating policies (default %v)", knobs.Quantum))
 	f.DurationVar(&s.hold, "hold", 0, fmt.Sprintf("how long a high-priority program that becomes idle keeps the GPU, for gaps between its kernels; 0 resumes others at once (default %v)", knobs.Hold))
 	f.DurationVar(&s.starvation, "starvation-bound", 0, fmt.Sprintf("longest time that a busy program may go without GPU progress; 0 disables the bound (default %v)", knobs.StarvationBound))
+	f.Var(&s.host, "host-memory", "host memory that programs may use together for GPU memory that is moved; 0 moves none (default half of what is available at the start)")
 	f.StringArrayVar(&s.limits, "max-priority", nil, "limit the rank of a user of root's daemon, whatever hint it follows from: `[USER=]N`; without USER for all others (default 0)")
 	f.BoolVar(&s.allow, "allow-priority", false, "the same as --max-priority 255")
 	f.IntVar(&o.MaxSessions, "max-sessions", 0, "maximum number of connected programs (default 4096)")
@@ -70,6 +74,9 @@ func (s *serveFlags) options(given func(name string) bool) (daemon.Options, erro
 	if o.Quantum < 0 || s.starvation < 0 || s.hold < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
 		return o, usagef("durations and limits can't be negative; omit the flag for the default")
 	}
+	if o.HostMemory = model.Bytes(s.host); !given("host-memory") {
+		o.HostMemory = availableMemory() / 2 &^ (1<<20 - 1)
+	}
 	if o.Hold = s.hold; s.hold == 0 && given("hold") {
 		o.Hold = -1 // none; the zero value means the default
 	}
@@ -77,6 +84,21 @@ func (s *serveFlags) options(given func(name string) bool) (daemon.Options, erro
 		o.StarvationBound = -1 // off; the zero value means the default
 	}
 	return o, checkPlatform(o.Platform)
+}
+
+// availableMemory is what the host can use without swapping; 0: unknown.
+func availableMemory() model.Bytes {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return model.Bytes(kib) << 10
+		}
+	}
+	return 0
 }
 
 // copyFlags sets the flags of a set that were given in another one.

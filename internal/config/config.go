@@ -39,6 +39,7 @@ type File struct {
 	Rules           []Rule        `yaml:"rules" help:"hints for programs; the first rule that matches a program applies"`
 	HTTP            HTTP          `yaml:"http" help:"the HTTP listener"`
 	Log             Log           `yaml:"log" help:"the daemon's log"`
+	HostMemory      *Amount       `yaml:"host_memory" flag:"host-memory" restart:"yes" help:"host memory for moved GPU memory, such as 64GiB; default half of what is available"`
 	SelfTest        *string       `yaml:"self_test" flag:"self-test" enum:"auto,on,off" restart:"yes" help:"test preemption on idle GPUs in the background"`
 	GuardianCgroup  *string       `yaml:"guardian_cgroup" flag:"guardian-cgroup" restart:"yes" help:"folder of a cgroup for the guardian, unless its service runs"`
 	Audit           *string       `yaml:"audit" flag:"audit" restart:"yes" help:"append changes, their authors and faults to this file; auto or off"`
@@ -145,6 +146,11 @@ func (m Mode) String() string {
 type Duration time.Duration
 
 func (d Duration) String() string { return time.Duration(d).String() }
+
+// Amount is an amount of memory, such as 40GiB.
+type Amount model.Bytes
+
+func (a Amount) String() string { return model.Bytes(a).String() }
 
 // GPU is the PCI address of a GPU.
 type GPU model.DeviceID

@@ -267,6 +267,12 @@ func (d *Duration) fromText(text string) error {
 	return nil
 }
 
+func (a *Amount) fromText(text string) error {
+	n, err := model.ParseBytes(text)
+	*a = Amount(n)
+	return err
+}
+
 func (g *GPU) fromText(text string) error {
 	id, err := model.ParseDeviceID(text)
 	if err != nil || id == 0 || id.String() != strings.ToLower(text) {

@@ -99,6 +99,10 @@ type Control interface {
 	Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 	Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 
+	// Evict moves memory of a process to host memory until Restore. Both return when the order is given.
+	Evict(ctx context.Context, c Caller, r EvictRequest) (MemoryReply, error)
+	Restore(ctx context.Context, c Caller, r ProcessRequest) (MemoryReply, error)
+
 	// Queues lists a process's hardware queues. Only its user and root may see them.
 	Queues(ctx context.Context, c Caller, r ProcessRequest) (HardwareQueues, error)
 

@@ -96,13 +96,14 @@ const (
 	JournalJoined     = "joined"
 	JournalLeft       = "left"
 	JournalFault      = "fault"
+	JournalMove       = "move" // of memory between a GPU and the host
 	// JournalSuppressed counts entries of one user beyond its rate.
 	JournalSuppressed = "suppressed"
 )
 
 // JournalKinds returns all kinds.
 func JournalKinds() []string {
-	return []string{JournalPreemption, JournalChange, JournalJoined, JournalLeft, JournalFault, JournalSuppressed}
+	return []string{JournalPreemption, JournalChange, JournalJoined, JournalLeft, JournalFault, JournalMove, JournalSuppressed}
 }
 
 // JournalEntry is one event.
@@ -117,6 +118,7 @@ type JournalEntry struct {
 	// DurationNS is the time that PID was preempted, the sum over Count.
 	DurationNS int64  `json:"duration_ns,omitempty"`
 	Count      uint64 `json:"count,omitempty"` // events that the entry stands for
+	Bytes      int64  `json:"bytes,omitempty"` // that a move was about
 	Device     string `json:"device,omitempty"`
 	// UID, User and Container say who made a change, or who owns the process PID.
 	UID       int    `json:"uid"`

@@ -66,7 +66,7 @@ type Process struct {
 	// Protection is what running before lower programs gains it and costs them, by GPU.
 	Protection []Protection `json:"protection,omitempty"`
 
-	// State: running, preempted (it has work and is suspended), waiting (it has work, and the hardware
+	// State: away (its memory is not on the GPU, or moves), running, preempted (it has work and is suspended), waiting (it has work, and the hardware
 	// prefers the longer timeslices of others), idle or held.
 	State string `json:"state"`
 	// GPUShare is the process's share of the last second, summed over GPUs. Processes that run at once
@@ -93,6 +93,71 @@ type Memory struct {
 	QuotaBytes int64 `json:"quota_bytes"`
 	// Refused counts allocations that would have exceeded the quota.
 	Refused uint64 `json:"refused"`
+	// MovableBytes of UsedBytes can leave the GPU, and AwayBytes of these are in host memory only. Fixed has
+	// the rest by reason.
+	MovableBytes int64            `json:"movable_bytes"`
+	AwayBytes    int64            `json:"away_bytes"`
+	Fixed        map[string]int64 `json:"fixed,omitempty"`
+	// PinnedBytes of host memory are ready for moves.
+	PinnedBytes int64 `json:"pinned_bytes"`
+	// Residency is where the movable memory is: resident, draining, leaving, away or returning. In all but
+	// the first state the program's calls wait.
+	Residency string `json:"residency"`
+	// Evicted: by hand, until it is restored. EvictFailed says why it could not leave, with the remedy.
+	Evicted     bool   `json:"evicted,omitempty"`
+	EvictFailed string `json:"evict_failed,omitempty"`
+	// Waits: a call of the program waits for memory that is away.
+	Waits     bool   `json:"waits,omitempty"`
+	MovesOut  uint64 `json:"moves_out"`
+	MovesBack uint64 `json:"moves_back"`
+	BytesOut  int64  `json:"bytes_out"` // of all completed moves
+	BytesBack int64  `json:"bytes_back"`
+	// Move is the current or the last move; absent before the first one.
+	Move *Move `json:"move,omitempty"`
+}
+
+// The values of Memory.Residency.
+const (
+	MemoryResident  = "resident"
+	MemoryDraining  = "draining"
+	MemoryLeaving   = "leaving"
+	MemoryAway      = "away"
+	MemoryReturning = "returning"
+)
+
+// Residencies returns the values of Memory.Residency, in the order of the wire contract.
+func Residencies() []string {
+	return []string{MemoryResident, MemoryDraining, MemoryLeaving, MemoryAway, MemoryReturning}
+}
+
+// Move is a move of a program's memory between the GPU and the host.
+type Move struct {
+	Bytes      int64 `json:"bytes"`       // to move
+	MovedBytes int64 `json:"moved_bytes"` // of them, so far
+	DurationNS int64 `json:"duration_ns"`
+	Active     bool  `json:"active"` // in progress
+}
+
+// Rate is the speed of a move in bytes per second; 0: unknown.
+func (m *Move) Rate() float64 {
+	if m.DurationNS <= 0 {
+		return 0
+	}
+	return float64(m.MovedBytes) / float64(m.DurationNS) * 1e9
+}
+
+// EvictRequest moves memory of a process to host memory, until it is restored.
+type EvictRequest struct {
+	PID    int    `json:"pid"`              // in the caller's PID namespace; -1: the caller
+	Device string `json:"device,omitempty"` // PCI address; empty: all GPUs
+	Bytes  int64  `json:"bytes,omitempty"`  // of each GPU; 0: all that is movable
+}
+
+// MemoryReply is the memory of a process when an order was accepted. The order is carried out afterwards.
+type MemoryReply struct {
+	PID     int      `json:"pid"`
+	Memory  []Memory `json:"memory"`
+	Message string   `json:"message"` // one line for the user
 }
 
 // The states of Process.
@@ -102,6 +167,7 @@ const (
 	StateWaiting   = "waiting"
 	StateIdle      = "idle"
 	StateHeld      = "held"
+	StateAway      = "away"
 )
 
 // Latency has the durations of a process's requests. Quantiles and maxima describe recent requests:

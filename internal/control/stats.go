@@ -46,6 +46,9 @@ type Stats struct {
 	HeartbeatAgeNS int64     `json:"heartbeat_age_ns"`
 	// Parts of the daemon, and whether they work.
 	Parts []Part `json:"parts"`
+	// HostMemoryBytes may be used for moves of programs' memory; HostMemoryGranted of it is given to programs.
+	HostMemoryBytes   int64 `json:"host_memory_bytes"`
+	HostMemoryGranted int64 `json:"host_memory_granted"`
 	// Config is the configuration in force.
 	Config ConfigState `json:"config"`
 	// QueueWait is the time until a preempted busy queue may run again.

@@ -21,6 +21,8 @@ const (
 	changeMode    = "mode"
 	changeSuspend = "suspend"
 	changeResume  = "resume"
+	changeEvict   = "evict"
+	changeRestore = "restore"
 	changeAttach  = "attach"
 	changeDetach  = "detach"
 	changeWedge   = "wedge"

@@ -109,6 +109,7 @@ func (h *chronicle) sample(ctx context.Context) {
 		})
 	}
 	h.journal.AddPreemptions(entries)
+	h.moves(ctx)
 	h.faults.find(h, programs)
 	h.threads.sample(h.log, programs)
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"xsched/internal/health"
 	"xsched/internal/keeper"
 	"xsched/internal/loop"
+	"xsched/internal/model"
 	"xsched/internal/record"
 	"xsched/internal/session"
 )
@@ -264,7 +266,10 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.observer = &observer{access: d.access, polls: d.health.AddCalls(pollsPart, pollsLimit, false)}
 	cfg := loop.Config{
 		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.access.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,
-		Scan: d.unmanaged.request,
+		Scan: d.unmanaged.request, HostMemory: d.opts.HostMemory,
+		Capacity: func(gpu model.DeviceID) model.Bytes {
+			return model.Bytes(min(d.drivers.Describe(gpu, false).MemoryBytes, math.MaxInt64))
+		},
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err

@@ -21,6 +21,11 @@ func stateOf(p *control.Process) string {
 	if p.Held || p.GroupHeld {
 		return control.StateHeld
 	}
+	for i := range p.Memory {
+		if p.Memory[i].Residency != control.MemoryResident {
+			return control.StateAway
+		}
+	}
 	best := control.StateIdle
 	for _, q := range p.Queues {
 		switch {

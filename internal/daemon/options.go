@@ -72,6 +72,9 @@ type Options struct {
 	// KeepFile keeps what operators set at run time for the next start; empty: nothing survives.
 	KeepFile string
 
+	// HostMemory is what programs may pin, together, for moves of their memory; 0: nothing moves.
+	HostMemory model.Bytes
+
 	// Examine returns what limits the drivers of this host; nil: nothing is known. A device node may block
 	// it.
 	Examine func() []driver.Check

@@ -117,7 +117,7 @@ func process(s loop.ClientView) control.Process {
 		p.LostNS += (q.Suspended + q.Yielding).Nanoseconds()
 	}
 	for _, m := range s.Memory {
-		p.Memory = append(p.Memory, control.Memory{Device: m.Device.String(), UsedBytes: int64(m.Used), QuotaBytes: int64(s.Hint.Memory), Refused: m.Refused})
+		p.Memory = append(p.Memory, memory(&m, s.Hint.Memory, clock.Now()))
 	}
 	for i := range s.Protections {
 		p.Protection = append(p.Protection, protection(&s.Protections[i]))
@@ -251,6 +251,7 @@ func (v *views) Stats(_ context.Context, c control.Caller) (control.Stats, error
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
 	st.Parts = v.Parts()
 	st.Config = v.configState()
+	st.HostMemoryBytes, st.HostMemoryGranted = int64(h.HostBudget), int64(h.HostGranted)
 	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,

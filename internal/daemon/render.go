@@ -39,7 +39,7 @@ func (h *chronicle) sees(c control.Caller, e *journal.Entry) bool {
 // render returns an entry as a caller may see it.
 func (h *chronicle) render(e *journal.Entry, c control.Caller) control.JournalEntry {
 	out := control.JournalEntry{
-		Seq: e.Seq, TimeNS: e.Time.UnixNano(), Kind: e.Kind, DurationNS: e.Duration.Nanoseconds(), Count: e.Count, Device: e.Device,
+		Seq: e.Seq, TimeNS: e.Time.UnixNano(), Kind: e.Kind, DurationNS: e.Duration.Nanoseconds(), Count: e.Count, Bytes: e.Bytes, Device: e.Device,
 		What: e.What, Before: e.Before, After: e.After, Detail: e.Detail,
 	}
 	p, by := h.shown(c, &e.Program), h.shown(c, &e.By)
@@ -103,6 +103,8 @@ func sentence(e *journal.Entry, program, by, author string) string {
 		return preemption(e, program, by)
 	case control.JournalChange:
 		return author + " " + changed(e, program)
+	case control.JournalMove:
+		return move(e, program, by)
 	case control.JournalJoined:
 		if e.Detail != "" {
 			return program + " joined: " + e.Detail
@@ -169,6 +171,10 @@ func changed(e *journal.Entry, program string) string {
 		text = "suspended " + program
 	case changeResume:
 		text = "resumed " + program
+	case changeEvict:
+		text = "ordered memory of " + program + " to host memory"
+	case changeRestore:
+		text = "ordered memory of " + program + " back"
 	case changeAttach:
 		text = "attached " + program
 	case changeDetach:
@@ -187,7 +193,7 @@ func changed(e *journal.Entry, program string) string {
 	if e.Before == e.After && e.After != "" && e.What != changeAttach {
 		return text + ": " + e.After + " as before"
 	}
-	if e.Before != e.After && e.What != changeSuspend && e.What != changeResume && e.What != changeDetach {
+	if e.Before != e.After && e.What != changeSuspend && e.What != changeResume && e.What != changeDetach && e.What != changeEvict {
 		switch {
 		case e.Before == "":
 			text += " to " + e.After

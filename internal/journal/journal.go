@@ -44,6 +44,8 @@ type Entry struct {
 	Yield    bool    // preempted by the longer timeslices of another
 	Duration time.Duration
 	Count    uint64
+	Bytes    int64 // of a move
+	Back     bool  // the move was to the GPU
 	Device   string
 	What     string
 	Before   string
@@ -62,6 +64,7 @@ const (
 	presenceEntries   = 1024
 	faultEntries      = 512
 	clusterEntries    = 512
+	moveEntries       = 1024
 	maxText           = 160 // bytes of each text of an entry
 	maxClusterText    = 1024
 )
@@ -108,14 +111,14 @@ type Journal struct {
 
 	mu    sync.Mutex
 	seq   uint64
-	rings [6]ring
+	rings [7]ring
 	users map[identity.User]*account
 }
 
 // New returns an empty journal.
 func New(o Options) *Journal {
 	j := &Journal{o: o, users: map[identity.User]*account{}}
-	for i, n := range []int{adminEntries, changeEntries, preemptionEntries, presenceEntries, faultEntries, clusterEntries} {
+	for i, n := range []int{adminEntries, changeEntries, preemptionEntries, presenceEntries, faultEntries, clusterEntries, moveEntries} {
 		j.rings[i].most = n
 	}
 	return j
@@ -129,6 +132,8 @@ func (j *Journal) ring(e *Entry) *ring {
 		return &j.rings[3]
 	case control.JournalFault:
 		return &j.rings[4]
+	case control.JournalMove:
+		return &j.rings[6]
 	}
 	switch {
 	case e.Cluster:

@@ -388,6 +388,12 @@ func (k *Keeper) keep(who loop.Identity, kept loop.Kept, attached, operator bool
 		PID: who.PID, Start: who.Program.Start, Hints: kept.Set.Texts(), Pinned: kept.Pinned.Texts(),
 		Granted: int(kept.Granted), Held: kept.Held, Attached: attached,
 	}
+	for gpu, bytes := range kept.Evicted {
+		if p.Evicted == nil {
+			p.Evicted = map[string]int64{}
+		}
+		p.Evicted[gpu.String()] = int64(bytes)
+	}
 	if kept.Ceiling != nil {
 		top := int(*kept.Ceiling)
 		p.Ceiling = &top
@@ -452,13 +458,21 @@ func (k *Keeper) Kept(who loop.Identity) loop.Kept {
 	if !ok || who.Program == nil || p.Start != who.Program.Start || p.Attached {
 		return out
 	}
+	for name, bytes := range p.Evicted {
+		if gpu, err := model.ParseDeviceID(name); err == nil && bytes > 0 {
+			if out.Evicted == nil {
+				out.Evicted = map[model.DeviceID]model.Bytes{}
+			}
+			out.Evicted[gpu] = model.Bytes(bytes)
+		}
+	}
 	var err error
 	if out.Set, err = model.ParseHintChange(p.Hints); err == nil {
 		out.Pinned, err = model.ParseHintChange(p.Pinned)
 	}
 	if err != nil {
 		k.log.Warn("hints of a process are lost", "pid", who.PID, "err", err)
-		return loop.Kept{Held: p.Held}
+		return loop.Kept{Held: p.Held, Evicted: out.Evicted}
 	}
 	out.Held = p.Held
 	out.Granted = min(max(model.Priority(p.Granted), model.PriorityDefault), model.PriorityMax)

@@ -117,6 +117,7 @@ func (l *Loop) NewClient(o ClientOptions) *Client {
 		queues: map[uint32]*queue{}, counts: deviceCounts{map[model.DeviceID]int{}, map[model.DeviceID]int{}, map[model.DeviceID]int{}},
 		workers: clientWorkers{sent: map[model.DeviceID]model.Desired{}}, merge: clientMerge{primaries: map[model.DeviceID]*queue{}}, use: meter.NewProgramUse(),
 	}
+	c.memory.evicted = o.Kept.Evicted
 	c.hints = terms.New(terms.Options{
 		Book: l.Book, User: o.User, Groups: c.groups(), Attached: o.Attached,
 		Nice: o.Nice, Said: o.Said, Granted: o.Granted, Terms: o.Terms, Kept: o.Kept,
@@ -341,7 +342,7 @@ func (l *Loop) Settle(ctx context.Context, pid int) error {
 func (l *Loop) Kept(ctx context.Context, pid int) (who Identity, kept Kept, err error) {
 	err = l.edit(ctx, pid, func(c *Client) error {
 		who, kept = c.Identity, c.hints.Kept()
-		kept.Held = c.hold.byHand
+		kept.Held, kept.Evicted = c.hold.byHand, c.memory.evicted
 		l.readings++
 		kept.Reading = l.readings
 		return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"xsched/internal/clock"
@@ -29,8 +30,8 @@ const (
 	movesKept = 256
 )
 
-// errManyMovers reports that a process is beyond moversPerUser.
-var errManyMovers = errors.New("too many programs of this user have movable memory")
+// ErrManyMovers reports that a process is beyond moversPerUser.
+var ErrManyMovers = errors.New("too many programs of this user have movable memory")
 
 // MemoryMove is a move of a program's memory that has ended.
 type MemoryMove struct {
@@ -54,9 +55,9 @@ type MemoryView struct {
 
 // clientMemory is the part memory's state of a client.
 type clientMemory struct {
-	entries []wire.DeviceMemory // as last read
-	// evicted is what shall be out by hand until restored; device 0 stands for all. Replaced, never changed.
-	evicted  map[model.DeviceID]model.Bytes
+	entries  []wire.DeviceMemory                 // as last read
+	evicted  map[model.DeviceID]model.Bytes      // shall be out by hand until restored; replaced, never changed
+	failed   map[model.DeviceID]residency.Result // why it did not leave
 	restored model.Time
 	counted  bool // in account.movers
 	moving   bool // an order is about to be, or being, carried out
@@ -85,6 +86,7 @@ type memory struct {
 	host    residency.Host
 	devices map[model.DeviceID]*memoryDevice
 	moves   []MemoryMove
+	granted atomic.Int64 // host.Granted, for readers
 	scratch []wire.DeviceMemory
 }
 
@@ -195,9 +197,13 @@ func (m *memory) decideDevice(now model.Time, gpu model.DeviceID, d *memoryDevic
 	}
 	d.active = residency.Active(programs)
 	orders := d.Decide(now, programs, &m.host)
+	m.granted.Store(int64(m.host.Granted))
 	for i, c := range d.clients {
 		m.exempt(c)
 		m.write(c, gpu, &orders[i])
+		if why, failed := d.HandFailed(c.ID); failed {
+			c.give(gpu, why)
+		}
 		if programs[i].Restored != 0 && programs[i].AwayBytes == 0 && programs[i].Phase == residency.Resident {
 			c.memory.restored = 0
 		}
@@ -228,13 +234,19 @@ func (c *Client) residency(now model.Time, e *wire.DeviceMemory) residency.Progr
 	if c.memory.since != 0 {
 		p.Idle = now.Sub(c.memory.since)
 	}
-	p.Evicted = c.memory.evicts(e.Device)
+	p.Evicted = c.memory.evicted[e.Device]
 	return p
 }
 
-// evicts is what shall be out of a device by hand; 0: nothing.
-func (m *clientMemory) evicts(gpu model.DeviceID) model.Bytes {
-	return max(m.evicted[gpu], m.evicted[0])
+// give ends an order by hand that failed, and keeps the reason for readers.
+func (c *Client) give(gpu model.DeviceID, why residency.Result) {
+	evicted, failed := maps.Clone(c.memory.evicted), maps.Clone(c.memory.failed)
+	delete(evicted, gpu)
+	if failed == nil {
+		failed = map[model.DeviceID]residency.Result{}
+	}
+	failed[gpu] = why
+	c.memory.evicted, c.memory.failed = evicted, failed
 }
 
 // write writes an order into a page. A program is first resumed, so that what it has submitted can end.
@@ -275,9 +287,9 @@ func (c *Client) suspended() bool {
 func (m *memory) views(c *Client) []MemoryView {
 	var out []MemoryView
 	for _, e := range c.page.Memory() {
-		v := MemoryView{DeviceMemory: e, Evicted: c.memory.evicts(e.Device) > 0}
-		if d := m.devices[e.Device]; d != nil && c.notOurs(e.Device) == "" {
-			v.Why, v.Failed = d.HandFailed(c.ID)
+		v := MemoryView{DeviceMemory: e, Evicted: c.memory.evicted[e.Device] > 0}
+		v.Why, v.Failed = c.memory.failed[e.Device]
+		if d := m.devices[e.Device]; d != nil {
 			v.Ordered = d.Pending(c.ID)
 		}
 		out = append(out, v)
@@ -290,14 +302,18 @@ func (m *memory) views(c *Client) []MemoryView {
 func (l *Loop) Evict(ctx context.Context, pid int, gpu model.DeviceID, bytes model.Bytes) error {
 	return l.edit(ctx, pid, func(c *Client) error {
 		if l.memory.read(clock.Now(), c); c.page.HasMemory() && !c.memory.counted {
-			return errManyMovers
+			return ErrManyMovers
 		}
 		evicted := maps.Clone(c.memory.evicted)
 		if evicted == nil {
 			evicted = map[model.DeviceID]model.Bytes{}
 		}
-		evicted[gpu] = bytes
-		c.memory.evicted, c.memory.restored = evicted, 0
+		for i := range c.memory.entries {
+			if e := &c.memory.entries[i]; gpu == 0 || gpu == e.Device {
+				evicted[e.Device] = bytes
+			}
+		}
+		c.memory.evicted, c.memory.failed, c.memory.restored = evicted, nil, 0
 		l.memory.again(c, func(d *memoryDevice) { d.RetryByHand(c.ID) })
 		return nil
 	})
@@ -306,7 +322,7 @@ func (l *Loop) Evict(ctx context.Context, pid int, gpu model.DeviceID, bytes mod
 // Restore ends what Evict has ordered, and brings the memory back.
 func (l *Loop) Restore(ctx context.Context, pid int) error {
 	return l.edit(ctx, pid, func(c *Client) error {
-		c.memory.evicted, c.memory.restored = nil, clock.Now()
+		c.memory.evicted, c.memory.failed, c.memory.restored = nil, nil, clock.Now()
 		l.memory.again(c, func(*memoryDevice) {})
 		return nil
 	})
@@ -325,10 +341,4 @@ func (m *memory) again(c *Client, each func(*memoryDevice)) {
 func (l *Loop) MemoryMoves(ctx context.Context) (moves []MemoryMove, err error) {
 	err = l.call(ctx, func() { moves, l.memory.moves = l.memory.moves, nil })
 	return moves, err
-}
-
-// HostMemory returns the budget for moves, and what programs may have of it.
-func (l *Loop) HostMemory(ctx context.Context) (budget, granted model.Bytes, err error) {
-	err = l.call(ctx, func() { budget, granted = l.memory.host.Budget, l.memory.host.Granted })
-	return budget, granted, err
 }

@@ -23,6 +23,7 @@ type Stats struct {
 	Busy                           uint64       // requests refused because the user has too many
 	Heartbeat                      model.Time   // the last one
 	Engine                         engine.Stats // as of the last heartbeat
+	HostBudget, HostGranted        model.Bytes  // host memory for moves, and what programs may have of it
 }
 
 // Stats returns the metrics. It works while the loop is blocked.
@@ -34,6 +35,7 @@ func (l *Loop) Stats() Stats {
 		Heartbeat: model.Time(l.stats.beat.Load()), Snapshots: l.snapshots.Load(),
 		Merged: int(l.merge.merged.Load()), RefusedQueues: int(l.merge.refused.Load()), Throttled: l.pace.throttles.Load(), Busy: l.refused.Load(),
 	}
+	st.HostBudget, st.HostGranted = l.cfg.HostMemory, model.Bytes(l.memory.granted.Load())
 	if p := l.stats.scheduling.Load(); p != nil {
 		st.Scheduling = *p
 	}

@@ -197,7 +197,7 @@ func (d *Device) ended(now model.Time, p *program, result Result, stalled bool) 
 		}
 	}
 	if success || out {
-		d.moves = append(d.moves, Move{ID: p.now.ID, Want: p.order.Want, By: p.order.By, ByHand: p.order.ByHand, Result: result, Stalled: stalled, Bytes: bytes, Took: took})
+		d.moves = append(d.moves, Move{ID: p.now.ID, Want: p.order.Want, By: p.order.By, ByHand: p.order.ByHand, Result: result, Failed: !success, Bytes: bytes, Took: took})
 	}
 }
 

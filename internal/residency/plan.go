@@ -68,6 +68,7 @@ func (d *Device) byHand(now model.Time, host *Host) {
 		case p.pending || p.handBad || short <= 0:
 		case p.grant(p.now.AwayBytes+short, host) < p.now.AwayBytes+short:
 			p.handBad, p.handOff = true, HostFull
+			d.moves = append(d.moves, Move{ID: p.now.ID, Want: WantOut, ByHand: true, Result: HostFull, Failed: true, Bytes: short})
 		default:
 			p.leave(now, short, Order{ByHand: true})
 		}

@@ -130,12 +130,12 @@ type Order struct {
 
 // Move is a move that has ended, for the journal.
 type Move struct {
-	ID      model.SessionID
-	Want    Want
-	By      model.SessionID // for whom it left; 0: nobody
-	ByHand  bool
-	Result  Result
-	Stalled bool // the program did not carry it out
-	Bytes   model.Bytes
-	Took    time.Duration
+	ID     model.SessionID
+	Want   Want
+	By     model.SessionID // for whom it left; 0: nobody
+	ByHand bool
+	Result Result
+	Failed bool // out only: nothing left
+	Bytes  model.Bytes
+	Took   time.Duration
 }

@@ -53,6 +53,7 @@ type Process struct {
 	Ceiling  *int              `json:"ceiling,omitempty"`
 	Granted  int               `json:"granted,omitempty"`
 	Held     bool              `json:"held,omitempty"`
+	Evicted  map[string]int64  `json:"evicted,omitempty"` // bytes by device
 	Attached bool              `json:"attached,omitempty"`
 }
 

@@ -71,11 +71,12 @@ type Kept struct {
 	Ceiling *model.Priority
 	Granted model.Priority
 	Held    bool
+	Evicted map[model.DeviceID]model.Bytes // memory that shall be out by hand
 	// Reading orders what was read of a process at different times; 0: before all others.
 	Reading uint64
 }
 
 // Empty reports whether nothing is kept.
 func (k *Kept) Empty() bool {
-	return k.Set.Empty() && k.Pinned.Empty() && k.Ceiling == nil && k.Granted <= model.PriorityDefault && !k.Held
+	return k.Set.Empty() && k.Pinned.Empty() && k.Ceiling == nil && k.Granted <= model.PriorityDefault && !k.Held && len(k.Evicted) == 0
 }

@@ -83,7 +83,7 @@ func stateStyle(state string) screen.Style {
 	switch state {
 	case control.StateRunning:
 		return screen.Good
-	case control.StatePreempted, control.StateWaiting:
+	case control.StatePreempted, control.StateWaiting, control.StateAway:
 		return screen.Warn
 	case control.StateHeld:
 		return screen.Bad

@@ -22,7 +22,8 @@ var helpLines = []screen.Line{
 	{{Text: "  q                      quit", Style: screen.Plain}},
 	{},
 	{{Text: "  STATE  running, idle, held (suspended by hand),", Style: screen.Faint}},
-	{{Text: "         preempted (by others), waiting (others' timeslices)", Style: screen.Faint}},
+	{{Text: "         preempted (by others), waiting (others' timeslices),", Style: screen.Faint}},
+	{{Text: "         away (its memory is not on the GPU, or moves)", Style: screen.Faint}},
 	{{Text: "  GPU    share of the last second; LAST: its history", Style: screen.Faint}},
 	{{Text: "  P99    request latency; LOST: time lost to preemption", Style: screen.Faint}},
 	{{Text: "  Any key returns.", Style: screen.Faint}},
@@ -152,6 +153,9 @@ func (m *Model) details(width, most int) []screen.Line {
 	return lines[:most]
 }
 
+// leastMemory is the memory that is worth a mention.
+const leastMemory = 1 << 20
+
 // facts lists what the table may have no room for, the most important first.
 func facts(p *control.Process) []string {
 	facts := []string{screen.Cut(User(p), 24), fmt.Sprintf("priority %d", p.Priority), "level " + strings.TrimPrefix(Level(lowestLevel(p)), "Lv")}
@@ -177,6 +181,11 @@ func facts(p *control.Process) []string {
 		facts = append(facts, "protection"+on+": "+Protection(&p.Protection[i]))
 		if s := Strategy(&p.Protection[i].Submission); s != "" {
 			facts = append(facts, "strategy"+on+": "+s)
+		}
+	}
+	for i := range p.Memory {
+		if m := &p.Memory[i]; m.UsedBytes >= leastMemory {
+			facts = append(facts, "memory on "+screen.Clean(m.Device)+": "+screen.Clean(m.Text()))
 		}
 	}
 	if p.Preemptions == 0 && p.LostNS == 0 {

@@ -39,6 +39,9 @@ type Status struct {
 	// HeartbeatAgeNS is the age of the engine's last heartbeat, Scheduling the class of its thread.
 	HeartbeatAgeNS int64  `json:"heartbeat_age_ns,omitempty"`
 	Scheduling     string `json:"scheduling,omitempty"`
+	// HostMemory may be used for moves of GPU memory; HostMemoryGranted of it is given to programs.
+	HostMemory        int64 `json:"host_memory_bytes,omitempty"`
+	HostMemoryGranted int64 `json:"host_memory_granted,omitempty"`
 
 	absent string // why there is nothing about the daemon
 	list   control.List
@@ -78,7 +81,7 @@ func Examine(s *control.Snapshot, stats *control.Stats, version string) Status {
 	out := Status{
 		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, ModeLevel: s.List.ModeLevel, Devices: s.Devices, Programs: map[string]int{},
 		Worst: worst(s.List.Processes), Problems: []Problem{}, Notes: []string{},
-		Config: stats.Config, HeartbeatAgeNS: stats.HeartbeatAgeNS, Scheduling: stats.Scheduling,
+		Config: stats.Config, HeartbeatAgeNS: stats.HeartbeatAgeNS, Scheduling: stats.Scheduling, HostMemory: stats.HostMemoryBytes, HostMemoryGranted: stats.HostMemoryGranted,
 		list: s.List, up: time.Duration(stats.UptimeNS), read: time.Duration(s.TimeNS - stats.Config.ReadNS),
 	}
 	out.host(s)
@@ -145,6 +148,11 @@ func (s *Status) programs(all []control.Process) (grouped int) {
 		}
 		if p.PriorityReason != "" {
 			s.note("%s: %s", program(p), p.PriorityReason)
+		}
+		for k := range p.Memory {
+			if m := &p.Memory[k]; m.Evicted && m.AwayBytes > 0 {
+				s.note("%s: %s of its memory are away by hand; see `xsched restore --help`", program(p), control.Amount(m.AwayBytes))
+			}
 		}
 	}
 	return grouped
@@ -281,6 +289,9 @@ func (s *Status) Write(w io.Writer, width int) {
 			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), hardware(&g), g.MaxLevel, gpuNotes(&g, own[g.ID]))
 		}
 		line("programs", "%s", s.programsText())
+		if s.HostMemory > 0 {
+			line("host memory", "%s for moves of GPU memory, %s granted", control.Amount(s.HostMemory), control.Amount(s.HostMemoryGranted))
+		}
 	} else {
 		line("daemon", "%s", s.absent)
 	}
@@ -326,7 +337,7 @@ func hardware(g *control.Device) string {
 func (s *Status) programsText() string {
 	var states []string
 	total := 0
-	for _, state := range []string{control.StateRunning, control.StatePreempted, control.StateWaiting, control.StateIdle, control.StateHeld} {
+	for _, state := range []string{control.StateRunning, control.StatePreempted, control.StateWaiting, control.StateIdle, control.StateHeld, control.StateAway} {
 		if n := s.Programs[state]; n > 0 {
 			states = append(states, fmt.Sprintf("%d %s", n, state))
 			total += n

@@ -119,7 +119,8 @@ type MemoryDemand struct {
 	Answered uint64      // DeviceMemory.Request that Verdict is about
 }
 
-// SetMemoryDemand writes an order: its number after what it says, and the answer after the verdict.
+// SetMemoryDemand writes an order: its number after what it says, and the answer after the verdict. It wakes those
+// who wait for one.
 func (p *Page) SetMemoryDemand(m *DeviceMemory, d *MemoryDemand) {
 	if len(p.mem) != PageBytes || m.Entry < 0 || m.Entry >= MemoryDevices {
 		return
@@ -135,4 +136,6 @@ func (p *Page) SetMemoryDemand(m *DeviceMemory, d *MemoryDemand) {
 		store64(p.mem, at+OffMemoryOrderBytes, uint64(d.Bytes))
 		store64(p.mem, at+OffMemoryOrderSequence, d.Sequence)
 	}
+	store32(p.mem, OffHeaderMemoryOrders, load32(p.mem, OffHeaderMemoryOrders)+1)
+	futexWake(p.mem, OffHeaderMemoryOrders)
 }

@@ -3,9 +3,9 @@
 // One tenant: its numbers, its latencies, and what can be changed.
 
 import { useState } from "preact/hooks";
-import { priorityMax, priorityMin } from "./api_gen";
+import { priorityMax, priorityMin, type Memory } from "./api_gen";
 import { Bars } from "./bars";
-import { count, duration, none, percent, plain } from "./format";
+import { bytes, count, duration, memoryText, none, percent, plain } from "./format";
 import { known, protection, type Row } from "./rows";
 import type { Store } from "./store";
 
@@ -24,6 +24,20 @@ function Priority({ row, store }: { row: Row; store: Store }) {
       </label>{" "}
       <button type="submit" disabled={!valid}>Set priority</button>
     </form>
+  );
+}
+
+// MoveBar shows a move of memory in progress.
+function MoveBar({ memory }: { memory: Memory }) {
+  const move = memory.move;
+  if (!move?.active) return null;
+  return (
+    <p class="inline">
+      <label>{memory.device}: {memory.residency}{" "}
+        <progress max={Math.max(1, move.bytes)} value={move.moved_bytes} />
+      </label>{" "}
+      {bytes(move.moved_bytes)} of {bytes(move.bytes)}
+    </p>
   );
 }
 
@@ -47,6 +61,7 @@ export function Detail({ row, store, close }: { row: Row; store: Store; close: (
     ["Preemptions", count(row.preemptions)],
     ["Time lost to preemption", duration(row.lostUS)],
   ];
+  for (const m of p.memory ?? []) facts.push([`Memory, ${m.device}`, memoryText(m)]);
   if (row.pod !== "") facts.push(["Pod", row.pod]);
   if (p.class) facts.push(["Class", plain(p.class)]);
   if (p.group) facts.push(["Group", plain(p.group) + (p.group_held ? ", suspended on all nodes" : "")]);
@@ -66,6 +81,7 @@ export function Detail({ row, store, close }: { row: Row; store: Store; close: (
             {row.held ? <button type="button" onClick={() => store.resume(row.pid)}>Resume</button>
               : <button type="button" onClick={() => store.askSuspend(row.pid, row.name)}>Suspend</button>}
           </p>
+          {(p.memory ?? []).map((m) => <MoveBar memory={m} key={m.device} />)}
           <Bars title={`Request latency of ${row.name}`} histogram={p.latency?.total} empty="No request has ended yet." />
           <Bars title="Of that, waiting for others" histogram={p.latency?.wait} empty="No request has ended yet." waiting />
         </div>

@@ -2,6 +2,8 @@
 
 // Text of numbers and names. All functions are pure.
 
+import type { Memory } from "./api_gen";
+
 export const none = "–";
 
 // digits shortens a number to three significant digits, without an exponent.
@@ -61,4 +63,23 @@ export function clock(ns: number): string {
 // directional overrides and isolates, line separators, invisible characters.
 export function plain(text: string): string {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, "\ufffd");
+}
+
+// bytes has three digits and a unit.
+export function bytes(n: number): string {
+  for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]] as const) {
+    if (n >= size) return `${Number((n / size).toPrecision(n / size >= 1000 ? 4 : 3))} ${unit}`;
+  }
+  return `${n} B`;
+}
+
+// memoryText tells what a program has on a GPU, how much of it can leave, and why the rest can't.
+export function memoryText(m: Memory): string {
+  let text = bytes(m.used_bytes) + (m.quota_bytes > 0 ? ` of ${bytes(m.quota_bytes)}` : "");
+  if (m.movable_bytes > 0) text += `, movable ${bytes(m.movable_bytes)}`;
+  const fixed = Object.entries(m.fixed ?? {}).sort(([, a], [, b]) => b - a).map(([why, n]) => `${bytes(n)} ${why}`);
+  if (m.movable_bytes > 0 && fixed.length > 0) text += ` (rest: ${fixed.join(", ")})`;
+  if (m.away_bytes > 0) text += `, ${bytes(m.away_bytes)} away${m.evicted ? " by hand" : ""}`;
+  if (m.evict_failed) text += `, not evicted: ${plain(m.evict_failed)}`;
+  return text;
 }

@@ -16,7 +16,7 @@ const allColumns: { id: Column; title: string; hint: string; narrow?: true; numb
   { id: "name", title: "Program", hint: "Name of the program", narrow: true },
   { id: "pod", title: "Pod", hint: "Namespace, pod and container in Kubernetes" },
   { id: "user", title: "User", hint: "Owner of the process" },
-  { id: "state", title: "State", hint: "running, preempted, waiting, idle or held", narrow: true },
+  { id: "state", title: "State", hint: "running, preempted, waiting, idle, held or away (its memory)", narrow: true },
   { id: "priority", title: "Priority", hint: "Higher runs first", number: true },
   { id: "level", title: "Level", hint: "Preemption level, 1 to 3", number: true },
   { id: "share", title: "GPU", hint: "Share of the last second on GPUs", narrow: true, number: true },

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count, duration, modeText, none, percent, plain, round, untimed } from "../src/format";
+import { bytes, count, duration, memoryText, modeText, none, percent, plain, round, untimed } from "../src/format";
 
 test("durations use the unit that keeps them short", () => {
   const cases: [number | undefined, string][] = [
@@ -47,4 +47,15 @@ test("an empty distribution does not contradict the number of preemptions", () =
   assert.equal(untimed({ preemptions: 0, yields: 0 }), "Nothing was preempted yet.");
   assert.ok(/^No duration: .* \(539 times\)\.$/.test(untimed({ preemptions: 0, yields: 539 })));
   assert.ok(untimed({ preemptions: 2, yields: 1 }).includes("(3 times)"));
+});
+
+test("memory tells what can leave, and why the rest can't", () => {
+  assert.deepEqual([0, 512, 2 ** 20, 61.5 * 2 ** 30, 2 ** 50].map(bytes), ["0 B", "512 B", "1 MiB", "61.5 GiB", "1024 TiB"]);
+  const gib = 2 ** 30;
+  const memory = {
+    device: "0000:01:00.0", used_bytes: 64 * gib, quota_bytes: 80 * gib, refused: 0, movable_bytes: 61 * gib, away_bytes: 41 * gib, pinned_bytes: 61 * gib,
+    fixed: { small: gib, pool: 2 * gib }, residency: "away", evicted: true, moves_out: 1, moves_back: 0, bytes_out: 41 * gib, bytes_back: 0,
+  };
+  assert.equal(memoryText(memory), "64 GiB of 80 GiB, movable 61 GiB (rest: 2 GiB pool, 1 GiB small), 41 GiB away by hand");
+  assert.equal(memoryText({ ...memory, quota_bytes: 0, movable_bytes: 0, away_bytes: 0, evicted: false }), "64 GiB");
 });

@@ -226,6 +226,16 @@ func (c *Client) Detach(ctx context.Context, pid int) (control.ProcessReply, err
 	return do[control.ProcessReply](ctx, c, http.MethodPost, "/detach", control.ProcessRequest{PID: pid})
 }
 
+// Evict orders memory of a process to host memory, until Restore.
+func (c *Client) Evict(ctx context.Context, r control.EvictRequest) (control.MemoryReply, error) {
+	return do[control.MemoryReply](ctx, c, http.MethodPost, "/evict", r)
+}
+
+// Restore orders the memory of a process back to its GPUs.
+func (c *Client) Restore(ctx context.Context, pid int) (control.MemoryReply, error) {
+	return do[control.MemoryReply](ctx, c, http.MethodPost, "/restore", control.ProcessRequest{PID: pid})
+}
+
 // Queues returns a process's hardware queues.
 func (c *Client) Queues(ctx context.Context, pid int) (control.HardwareQueues, error) {
 	return do[control.HardwareQueues](ctx, c, http.MethodPost, "/queues", control.ProcessRequest{PID: pid})
