@@ -156,9 +156,9 @@ void xsi_cu_unback_context(CUcontext context) {
 
 // ---- questions -----------------------------------------------------------------------------------
 
-// Bytes behind what the program asked for are not its own.
-static bool asks_about(CUdeviceptr_v2 address, struct xsi_block_view *view) {
-  return xsi_cu_backed(address, view) && address - view->address < view->asked;
+// Behind what the program asked for there is nothing of its own.
+static bool is_behind(CUdeviceptr_v2 address, const struct xsi_block_view *view) {
+  return address - view->address >= view->asked;
 }
 
 // What the driver would say of memory of its own. False: it says the same of ours.
@@ -173,6 +173,9 @@ static bool answer(void *data, CUpointer_attribute attribute, const struct xsi_b
   case XSI_CU_POINTER_RANGE_SIZE: value = view->asked; break;
   case XSI_CU_POINTER_MAPPING_SIZE: value = view->bytes; break;
   case XSI_CU_POINTER_HANDLE_TYPES: value = 0; break;
+  case XSI_CU_POINTER_LEGACY_IPC:
+    *(bool *)data = memory_of(view)->properties.handle_types != 0; // move_ipc.c
+    return true;
   default: return false;
   }
   *(uint64_t *)data = value;
@@ -190,8 +193,11 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
   struct xsi_block_view view;
   if (!xsi_cu_memory_enter()) return real(data, attribute, address);
   if (attribute == XSI_CU_POINTER_P2P_TOKENS) shares(attribute, address);
+  bool ours = data && xsi_cu_backed(address, &view);
   CUresult result = XSI_CU_SUCCESS;
-  if (!data || !asks_about(address, &view) || !answer(data, attribute, &view))
+  if (ours && is_behind(address, &view))
+    result = XSI_CU_INVALID_VALUE;
+  else if (!ours || !answer(data, attribute, &view))
     result = real(data, attribute, address);
   xsi_move_leave();
   return result;
@@ -204,7 +210,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
   struct xsi_block_view view;
   if (!xsi_cu_memory_enter()) return real(count, attributes, data, address);
   CUresult result = real(count, attributes, data, address);
-  if (result == XSI_CU_SUCCESS && asks_about(address, &view))
+  if (result == XSI_CU_SUCCESS && xsi_cu_backed(address, &view))
     for (unsigned i = 0; i < count; i++)
       if (data[i]) answer(data[i], attributes[i], &view);
   xsi_move_leave();
@@ -230,7 +236,9 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr_v2 *base, size_t *bytes, CUdevicept
   struct xsi_block_view view;
   if (!xsi_cu_memory_enter()) return real(base, bytes, address);
   CUresult result = XSI_CU_SUCCESS;
-  if (asks_about(address, &view)) {
+  if (xsi_cu_backed(address, &view) && is_behind(address, &view)) {
+    result = XSI_CU_NOT_FOUND;
+  } else if (xsi_cu_backed(address, &view)) {
     if (base) *base = view.address;
     if (bytes) *bytes = view.asked;
   } else {
@@ -263,11 +271,3 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr_v2 address, siz
   return result;
 }
 XSI_HOOK(cuMemGetHandleForAddressRange)
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle_v1 *handle, CUdeviceptr_v2 address) {
-  XSI_CU_REAL(cuIpcGetMemHandle);
-  if (xsi_cu_enter()) xsi_work_never_batch();
-  bool entered = xsi_cu_memory_enter();
-  return xsi_cu_memory_leave(entered, real(handle, address));
-}
-XSI_HOOK(cuIpcGetMemHandle)
