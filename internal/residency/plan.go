@@ -66,7 +66,7 @@ func (d *Device) byHand(now model.Time, host *Host) {
 		case p.pending && p.order.Want == WantBack:
 			p.send(now, Order{Want: WantNothing})
 		case p.pending || p.handBad || short <= 0:
-		case p.grant(p.now.AwayBytes+short, host) < p.now.AwayBytes+short:
+		case !p.grant(p.now.AwayBytes+short, host):
 			p.handBad, p.handOff = true, HostFull
 			d.moves = append(d.moves, Move{ID: p.now.ID, Want: WantOut, ByHand: true, Result: HostFull, Failed: true, Bytes: short})
 		default:
@@ -159,7 +159,7 @@ func (d *Device) victims(now model.Time, r *program, short model.Bytes, host *Ho
 	var can []*program
 	for _, p := range d.programs {
 		at, ever := p.leavesFor(r)
-		p.size = min(p.canLeave(), p.order.Host-p.now.AwayBytes+host.Budget-host.Granted)
+		p.size = min(p.canLeave(), arenaFits(p.order.Host+host.Budget-host.Granted)-p.now.AwayBytes)
 		if p != r && p.size >= granule && ever && at <= now {
 			can = append(can, p)
 		}
@@ -171,8 +171,11 @@ func (d *Device) victims(now model.Time, r *program, short model.Bytes, host *Ho
 		if sum >= short {
 			break
 		}
-		p.size = min(p.size, p.order.Host-p.now.AwayBytes+left)
-		left -= max(0, p.now.AwayBytes+min(p.size, short-sum)-p.order.Host)
+		p.size = min(p.size, arenaFits(p.order.Host+left)-p.now.AwayBytes)
+		if p.size < granule {
+			continue
+		}
+		left -= max(0, arena(p.now.AwayBytes+min(p.size, short-sum))-p.order.Host)
 		chosen = append(chosen, p)
 		sum += p.size
 	}
@@ -304,13 +307,20 @@ func (p *program) probe(now model.Time) {
 	p.tryAt = now.Add(p.tryAfter)
 }
 
-// grant raises what a program may pin to bytes, as far as the budget allows.
-func (p *program) grant(bytes model.Bytes, host *Host) model.Bytes {
-	if more := min(bytes-p.order.Host, host.Budget-host.Granted); more > 0 {
+// arena is the host memory that an amount of device memory needs: whole slabs, and one for the holes.
+func arena(bytes model.Bytes) model.Bytes { return (bytes+slab-1)/slab*slab + slab }
+
+// arenaFits is what certainly fits into so much host memory.
+func arenaFits(host model.Bytes) model.Bytes { return max(0, host/slab*slab-slab) }
+
+// grant raises what a program may pin, so that bytes of it can be away. It reports whether the budget allows
+// that. Blocks are rounded up, so there is an eighth more, where the budget has it.
+func (p *program) grant(bytes model.Bytes, host *Host) bool {
+	if more := min(arena(bytes+bytes/8)-p.order.Host, host.Budget-host.Granted); more > 0 {
 		p.order.Host += more
 		host.Granted += more
 	}
-	return p.order.Host
+	return p.order.Host >= arena(bytes)
 }
 
 // pinAhead grants host memory before it is needed, because pinning is slow: to the programs that leave first, on
@@ -320,6 +330,9 @@ func (d *Device) pinAhead(host *Host) {
 	for _, p := range d.programs {
 		used += p.now.Used
 		need := max(p.now.MovableBytes, p.now.Pinned)
+		if need > 0 {
+			need = arena(need)
+		}
 		if p.order.Host > 2*need && !p.pending { // half of it may be needed again soon
 			host.Granted -= p.order.Host - need
 			p.order.Host = need

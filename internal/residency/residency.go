@@ -83,6 +83,8 @@ const (
 	// room that nobody has reported.
 	retryMin = time.Second
 	retryMax = time.Minute
+	// slab is the unit in which programs pin host memory.
+	slab = model.Bytes(64 << 20)
 	// granule is the least amount that is moved.
 	granule = model.Bytes(2 << 20)
 	// slowest limits what a move counts as, in bytes per second: a program can't make its turn longer by

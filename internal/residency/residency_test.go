@@ -354,3 +354,15 @@ func (w *world) wasted() bool {
 	}
 	return fits
 }
+
+// TestSlabs: host memory is pinned in whole slabs, so that small and odd amounts can leave, too.
+func TestSlabs(t *testing.T) {
+	for _, used := range []model.Bytes{granule, 40 << 20, 64 << 20, gib + granule} {
+		w := newWorld(t, 100*gib)
+		a := w.add(0, used)
+		a.Evicted = All
+		if w.run(3 * time.Second); a.AwayBytes != used {
+			t.Errorf("%v of %v are away", a.AwayBytes, used)
+		}
+	}
+}

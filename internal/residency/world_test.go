@@ -152,7 +152,7 @@ func (a *actor) act(w *world) {
 	if a.waitsSince != 0 {
 		a.longest = max(a.longest, w.now.Sub(a.waitsSince))
 	}
-	if limit := min(a.order.Host, a.MovableBytes); a.Pinned < limit {
+	if limit := min(a.order.Host, arena(a.MovableBytes)) / slab * slab; a.Pinned < limit {
 		a.Pinned = min(limit, a.Pinned+rate(2))
 	} else if a.Pinned > a.order.Host {
 		a.Pinned = a.order.Host
@@ -191,7 +191,7 @@ func (a *actor) out(w *world) {
 		switch {
 		case a.goal > a.MovableBytes:
 			w.t.Fatalf("program %d shall move %v of %v", a.ID, a.goal, a.MovableBytes)
-		case a.goal > a.order.Host:
+		case a.goal > a.order.Host/slab*slab:
 			a.end(HostFull)
 			return
 		case a.Pinned < a.goal:
