@@ -20,7 +20,7 @@ HIGHS = {
     "serve": High("serve", "serve 14 SEED", 14, 2.85, 8, None),  # more, shorter blocks: the speed of the CPU varies for seconds
     "llm-eager": High("llm-eager", "jitter 20 SEED", 20, 3.8, 4, 26),
     # short requests that use 20 to 50 % of a core
-    "recommender": High("recommender:26", "jitter 150 SEED", 150, 0.51, 4, 2),
+    "recommender": High("recommender:26", "jitter 150 SEED", 150, 0.55, 4, 2),
     "bert4": High("bert:4", "jitter 120 SEED", 120, 0.64, 4, 3),
     "bert6": High("bert:6", "jitter 100 SEED", 100, 0.76, 4, 4.5),
     "compiled": High("compiled:6", "jitter 80 SEED", 80, 0.95, 4, None),
