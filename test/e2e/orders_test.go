@@ -67,10 +67,13 @@ func TestCallOrders(t *testing.T) {
 	orders(t, order{seed: 1, threads: 4, calls: 20_000}, soon, nothing)
 }
 
-// TestCallsRelease: every call that waits releases the batches itself.
+// TestCallsRelease: every call that waits releases the batches itself, and so does a launch into a batch that is full. No other
+// thread does that for the only one.
 func TestCallsRelease(t *testing.T) {
 	t.Parallel()
-	orders(t, order{seed: 2, threads: 4, calls: 20_000, halted: true}, soon, nothing)
+	for _, threads := range []int{1, 4} {
+		orders(t, order{seed: 2, threads: threads, calls: 20_000, halted: true}, soon, nothing)
+	}
 }
 
 // TestLongCallOrders is TestCallOrders and TestCallsRelease with more calls. In the former batches come and go.
@@ -86,8 +89,11 @@ func TestLongCallOrders(t *testing.T) {
 			*value = n
 		}
 	}
-	for i, o := range []order{{calls: 3}, {calls: 2, halted: true}, {calls: 2}, {calls: 2, halted: true}, {calls: 1, signals: true}} {
-		o.seed, o.threads, o.calls = seed+i, 2+2*i, calls/10*o.calls
+	for i, o := range []order{
+		{threads: 2, calls: 3}, {threads: 1, calls: 1, halted: true}, {threads: 4, calls: 1, halted: true}, {threads: 6, calls: 2},
+		{threads: 8, calls: 2, halted: true}, {threads: 10, calls: 1, signals: true},
+	} {
+		o.seed, o.calls = seed+i, calls/10*o.calls
 		meanwhile, on := nothing, false
 		if !o.halted {
 			meanwhile = func(w *world) {

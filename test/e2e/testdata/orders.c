@@ -25,6 +25,12 @@ int cuCtxSetCurrent(handle);
 int cuCtxSynchronize(void);
 int cuModuleLoadData(handle *, const void *);
 int cuModuleGetFunction(handle *, handle, const char *);
+int cuModuleUnload(handle);
+int cuMemAllocAsync(address *, size_t, handle);
+int cuMemFreeAsync(address, handle);
+int cuMemGetInfo_v2(size_t *, size_t *);
+int cuMemcpyHtoD_v2(address, const void *, size_t);
+int cuStreamIsCapturing(handle, int *);
 int cuMemAlloc_v2(address *, size_t);
 int cuMemFree_v2(address);
 int cuMemHostAlloc(void **, size_t, unsigned);
@@ -54,12 +60,20 @@ int cuEventSynchronize(handle);
 int cuEventQuery(handle);
 
 enum { NOT_READY = 600, NON_BLOCKING = 1, NO_TIMING = 2, RELAXED = 2 };
-enum { MOST_THREADS = 16, MOST_MODULES = 32, STAGED = 64, LIMIT_S = 30, HALTED_LIMIT_S = 10 };
+enum {
+  CONTEXTS = 2,
+  MOST_THREADS = 16,
+  MOST_MODULES = 32,
+  STAGED = 64,
+  LIMIT_S = 30,
+  HALTED_LIMIT_S = 10
+};
 /* A thread ends after so many turns, and another one begins. */
 enum { TURNS = 400 };
 
 struct lane {
   pthread_mutex_t lock;
+  unsigned home; /* its context */
   handle stream, event;
   address memory; /* the value, and a word for signals behind it */
   uint64_t value; /* after all that was submitted */
@@ -77,8 +91,8 @@ struct worker {
 
 static struct lane lanes[2 * MOST_THREADS];
 static struct worker workers[MOST_THREADS];
-static handle context, kernels[MOST_MODULES];
-static unsigned lane_count, kernel_count; /* the latter atomic */
+static handle contexts[CONTEXTS], kernels[CONTEXTS][MOST_MODULES];
+static unsigned lane_count, kernel_count[CONTEXTS]; /* the latter atomic */
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t calls, most; /* the first atomic */
 static int signals;          /* streams wait for values: the shim does not batch then */
@@ -92,6 +106,7 @@ static void stop(const char *what, const char *call, long result) {
 }
 
 static __thread struct worker *me;
+static __thread handle current; /* the thread's context */
 static void begin(const char *call) {
   __atomic_store_n(&me->doing, call, __ATOMIC_RELAXED);
   __atomic_store_n(&me->beats, me->beats + 1, __ATOMIC_RELAXED);
@@ -117,27 +132,46 @@ static uint64_t fold(uint64_t word, uint32_t seed) {
   return word * 0x9E3779B97F4A7C15ull + 1;
 }
 
-static void load_kernel(void) {
+/* Makes the lane's context the thread's. */
+static void use(const struct lane *lane) {
+  if (current == contexts[lane->home]) return;
+  current = contexts[lane->home];
+  CU(cuCtxSetCurrent, current);
+}
+
+static void load_kernel(unsigned home) {
   handle module;
   pthread_mutex_lock(&module_lock);
-  if (kernel_count < MOST_MODULES) {
+  unsigned count = kernel_count[home];
+  if (count < MOST_MODULES) {
     CU(cuModuleLoadData, &module, "xs_spin");
-    CU(cuModuleGetFunction, &kernels[kernel_count], module, "xs_spin");
-    __atomic_store_n(&kernel_count, kernel_count + 1, __ATOMIC_RELEASE);
+    CU(cuModuleGetFunction, &kernels[home][count], module, "xs_spin");
+    __atomic_store_n(&kernel_count[home], count + 1, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&module_lock);
 }
 
-static void launch(struct lane *lane) {
+static void launch_this(struct lane *lane, handle kernel) {
   uint32_t us = 1, seed = draw(1 << 20);
   void *arguments[] = {&lane->memory, &us, &seed};
-  handle kernel = kernels[draw(__atomic_load_n(&kernel_count, __ATOMIC_ACQUIRE))];
   CU(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, lane->stream, arguments, NULL);
   lane->value = fold(lane->value, seed);
 }
 
+static void launch(struct lane *lane) {
+  unsigned count = __atomic_load_n(&kernel_count[lane->home], __ATOMIC_ACQUIRE);
+  use(lane);
+  launch_this(lane, kernels[lane->home][draw(count)]);
+}
+
 static void compare(struct lane *lane, uint64_t got, const char *call) {
   if (got != lane->value) stop("WRONG", call, (long)(lane - lanes));
+}
+
+/* More than a channel's ring holds: a launch into a full ring waits, and can't release what it waits for. */
+static void flood(struct lane *lane) {
+  for (int i = 0; i < 1200; i++)
+    launch(lane);
 }
 
 /* ---- ways to change the value ------------------------------------------------------------ */
@@ -170,7 +204,7 @@ static void graph(struct lane *lane) {
   CU(cuStreamBeginCapture_v2, lane->stream, RELAXED);
   for (int i = 0; i < 3; i++) {
     void *arguments[] = {&lane->memory, &us, &seeds[i]};
-    CU(cuLaunchKernel, kernels[0], 1, 1, 1, 1, 1, 1, 0, lane->stream, arguments, NULL);
+    CU(cuLaunchKernel, kernels[lane->home][0], 1, 1, 1, 1, 1, 1, 0, lane->stream, arguments, NULL);
   }
   CU(cuStreamEndCapture, lane->stream, &graph);
   CU(cuGraphInstantiateWithFlags, &exec, graph, 0);
@@ -252,6 +286,7 @@ static void wait_other_event(struct lane *lane) {
   launch(other);
   if (draw(2)) CU(cuStreamSynchronize, other->stream);
   pthread_mutex_unlock(&other->lock);
+  use(lane);
 }
 static void signal_other(struct lane *lane) {
   struct lane *other = signals ? another(lane) : NULL;
@@ -261,6 +296,7 @@ static void signal_other(struct lane *lane) {
   launch(other);
   if (draw(2)) CU(cuStreamSynchronize, other->stream);
   pthread_mutex_unlock(&other->lock);
+  use(lane);
 }
 /* With work in it; what comes into the new stream waits for that. */
 static void replace_stream(struct lane *lane) {
@@ -281,8 +317,38 @@ static void allocate(struct lane *lane) {
   CU(cuMemFree_v2, memory);
 }
 static void new_kernel(struct lane *lane) {
-  load_kernel();
+  load_kernel(lane->home);
   launch(lane);
+}
+/* Its handle may come again, for another kernel. */
+static void unload_kernel(struct lane *lane) {
+  handle module, kernel;
+  CU(cuModuleLoadData, &module, "xs_spin");
+  CU(cuModuleGetFunction, &kernel, module, "xs_spin");
+  for (unsigned n = 1 + draw(3); n > 0; n--)
+    launch_this(lane, kernel);
+  CU(cuStreamSynchronize, lane->stream);
+  CU(cuModuleUnload, module);
+}
+static void allocate_in_order(struct lane *lane) {
+  address memory;
+  CU(cuMemAllocAsync, &memory, 4096, lane->stream);
+  CU(cuMemsetD32Async, memory, 1, 4, lane->stream);
+  CU(cuMemFreeAsync, memory, lane->stream);
+}
+static void upload_now(struct lane *lane) {
+  uint64_t value = me->random;
+  CU(cuStreamSynchronize, lane->stream); /* as read_back */
+  CU(cuMemcpyHtoD_v2, lane->memory, &value, sizeof value);
+  lane->value = value;
+}
+static void ask(struct lane *lane) {
+  size_t room, all;
+  int capturing = 0;
+  if (draw(2))
+    CU(cuMemGetInfo_v2, &room, &all);
+  else
+    CU(cuStreamIsCapturing, lane->stream, &capturing);
 }
 static void fork_child(struct lane *lane) {
   (void)lane;
@@ -297,11 +363,31 @@ static const struct {
   void (*act)(struct lane *);
   unsigned weight;
 } acts[] = {
-    {launch, 2000},      {fill, 40},        {upload_pinned, 40},    {upload_pageable, 10},
-    {graph, 4},          {wait_stream, 30}, {poll_stream, 10},      {wait_event, 15},
-    {poll_event, 10},    {wait_context, 5}, {read_back, 10},        {read_pageable, 5},
-    {read_pinned, 20},   {watch_memory, 5}, {wait_other_event, 20}, {signal_other, 10},
-    {replace_stream, 4}, {allocate, 5},     {new_kernel, 2},        {fork_child, 0},
+    {launch, 2000},
+    {flood, 1},
+    {fill, 40},
+    {upload_pinned, 40},
+    {upload_pageable, 10},
+    {graph, 4},
+    {wait_stream, 30},
+    {poll_stream, 10},
+    {wait_event, 15},
+    {poll_event, 10},
+    {wait_context, 5},
+    {read_back, 10},
+    {read_pageable, 5},
+    {read_pinned, 20},
+    {watch_memory, 5},
+    {wait_other_event, 20},
+    {signal_other, 10},
+    {replace_stream, 4},
+    {allocate, 5},
+    {new_kernel, 2},
+    {fork_child, 0},
+    {unload_kernel, 2},
+    {allocate_in_order, 10},
+    {upload_now, 10},
+    {ask, 20},
 };
 enum { ACTS = sizeof acts / sizeof *acts };
 
@@ -319,10 +405,10 @@ static int over(void) { return __atomic_load_n(&calls, __ATOMIC_RELAXED) >= most
 
 static void *work(void *worker) {
   me = worker;
-  CU(cuCtxSetCurrent, context);
   for (int turn = 0; turn < TURNS && !over(); turn++) {
     struct lane *lane = &lanes[draw(lane_count)];
     if (pthread_mutex_trylock(&lane->lock) != 0) continue;
+    use(lane);
     for (unsigned n = 1 + draw(draw(8) ? 40 : 600); n > 0 && !over(); n--)
       act(lane);
     pthread_mutex_unlock(&lane->lock);
@@ -374,19 +460,27 @@ static int halt(void) {
 
 static void prepare(void) {
   CU(cuInit, 0);
-  CU(cuCtxCreate_v2, &context, 0, 0);
-  for (int i = 0; i < 4; i++)
-    load_kernel();
+  for (unsigned home = 0; home < CONTEXTS; home++) {
+    CU(cuCtxCreate_v2, &contexts[home], 0, 0);
+    for (int i = 0; i < 4; i++)
+      load_kernel(home);
+  }
+  current = contexts[CONTEXTS - 1];
   for (unsigned i = 0; i < lane_count; i++) {
     struct lane *lane = &lanes[i];
     pthread_mutex_init(&lane->lock, NULL);
+    lane->home = i % CONTEXTS;
+    use(lane);
     CU(cuStreamCreate, &lane->stream, NON_BLOCKING);
     CU(cuEventCreate, &lane->event, NO_TIMING);
     CU(cuMemAlloc_v2, &lane->memory, 64);
     CU(cuMemsetD8_v2, lane->memory, 0, 64);
     CU(cuMemHostAlloc, (void **)&lane->pinned, (STAGED + 1) * 8, 0);
   }
-  CU(cuCtxSynchronize);
+  for (unsigned i = 0; i < CONTEXTS; i++) {
+    use(&lanes[i]);
+    CU(cuCtxSynchronize);
+  }
 }
 
 /* Starts threads again that have ended, and finds calls that do not return. */
@@ -431,8 +525,10 @@ int main(int argc, char **argv) {
   look_after(threads);
   static struct worker last = {.random = 1};
   me = &last;
-  for (unsigned i = 0; i < lane_count; i++)
+  for (unsigned i = 0; i < lane_count; i++) {
+    use(&lanes[i]);
     read_back(&lanes[i]);
+  }
   printf("ok %llu\n", (unsigned long long)calls);
   fflush(stdout);
   getchar(); /* until stdin ends */
