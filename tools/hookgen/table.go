@@ -296,6 +296,9 @@ func (c call) on() string {
 		which = "thread"
 	}
 	first, _, _ := strings.Cut(c.detail, "/")
+	if c.kind == "capture" {
+		return c.lower + which + "(a0)"
+	}
 	switch first {
 	case "default", "wait":
 		return c.upper + strings.ToUpper(which)
@@ -303,8 +306,6 @@ func (c call) on() string {
 		return c.lower + which + "(" + c.lower + "config_stream(a0))"
 	case "record":
 		return c.lower + which + "(a1)"
-	case "begin", "end":
-		return c.lower + which + "(a0)"
 	}
 	return c.lower + which + "(a" + first + ")"
 }
