@@ -474,6 +474,13 @@ static inline void xsi_work_queued(void) {
   if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_closed, __ATOMIC_RELAXED) != 0))
     xsi_work_queued_slow();
 }
+/* Before a stream waits for an event. A runtime may wait in the call for an event of another context. */
+void xsi_work_awaits_slow(const struct xsi_work_stream *stream, uintptr_t event)
+    __attribute__((cold));
+static inline void xsi_work_awaits(const struct xsi_work_stream *stream, uintptr_t event) {
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_closed, __ATOMIC_RELAXED) != 0))
+    xsi_work_awaits_slow(stream, event);
+}
 /* Has a batch seen this kernel in that context? If not, a call about the kernel may have to load it, and wait. */
 bool xsi_work_has_launched(uintptr_t context, uintptr_t kernel);
 void xsi_work_forget_kernels(void); /* handles may stand for other kernels from here on */

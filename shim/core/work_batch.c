@@ -300,6 +300,19 @@ void xsi_work_queued_slow(void) {
     }
 }
 
+void xsi_work_awaits_slow(const struct xsi_work_stream *stream, uintptr_t event) {
+  struct xsi_work_stream *behind;
+  uint64_t mark;
+  if (stream && xsi_work_event_find(event, &behind, &mark)) {
+    const struct xsi_work_batch *batch = __atomic_load_n(&stream->batch, __ATOMIC_ACQUIRE);
+    if (batch && __atomic_load_n(&behind->batch, __ATOMIC_ACQUIRE) == batch) {
+      xsi_work_queued_slow();
+      return;
+    }
+  }
+  xsi_work_release_batches(); // another context's, or unknown
+}
+
 // The value before the flag, and both before the wait: a thread that releases meanwhile sees them.
 static void hold(struct xsi_work_batch *batch, struct xsi_work_stream *stream) {
   uint32_t value = __atomic_load_n(&batch->closed, __ATOMIC_SEQ_CST);

@@ -245,11 +245,14 @@ int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wai
 }
 
 // The stream that waits may become a part of the capture, in whatever context that is.
-struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream) {
-  xsi_work_queued();
-  if (!account->enter_submit() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
-    return NULL;
-  return xsi_work_exclude_stream(account->work(stream));
+struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream,
+                                          const void *event) {
+  if (!account->enter_submit()) return NULL;
+  bool captures = __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0;
+  if (!captures && __atomic_load_n(&xsi_work_closed, __ATOMIC_RELAXED) == 0) return NULL;
+  const struct xsi_work_stream *work = account->work(stream);
+  xsi_work_awaits(work, (uintptr_t)event);
+  return captures ? xsi_work_exclude_stream(work) : NULL;
 }
 
 int xsi_capture_wait_done(struct xsi_work_context *excluded, int result) {

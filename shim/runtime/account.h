@@ -103,7 +103,8 @@ void xsi_capture_begin(const struct xsi_account *account, struct xsi_wait *wait,
 int xsi_capture_begin_done(struct xsi_wait *wait, int result);
 void xsi_capture_end(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
 int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wait, int result);
-struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream);
+struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream,
+                                          const void *event);
 int xsi_capture_wait_done(struct xsi_work_context *excluded, int result);
 
 #endif /* XSCHED_RUNTIME_ACCOUNT_H */

@@ -206,7 +206,7 @@ func entryBody(c call) string {
 		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_capture_end(%s, &wait, %s);\n"+
 			"  return xsi_capture_end_done(%s, &wait, %s);\n", account, stream, account, real)
 	case "capture wait":
-		return fmt.Sprintf("  struct xsi_work_context *excluded = xsi_capture_wait(%s, %s);\n"+
+		return fmt.Sprintf("  struct xsi_work_context *excluded = xsi_capture_wait(%s, %s, a1);\n"+
 			"  return xsi_capture_wait_done(excluded, %s);\n", account, stream, real)
 	case "pass share":
 		return fmt.Sprintf("  if (%senter()) xsi_work_never_batch();\n%s", p, c.resident(real))

@@ -227,15 +227,24 @@ static void test_most(void) {
   CHECK(!fake_is_held(stream) && fake_late == 0);
   cuStreamSynchronize(stream);
   // So do events and waits for them, which take room in the driver's ring.
+  CUevent mine = calloc(1, sizeof(struct fake_event)), other = calloc(1, sizeof(struct fake_event));
   for (int waits = 0; waits < 2; waits++) {
     start(XSW_GATE_BATCH);
     launch_some(2, stream);
+    CHECK(cuEventRecord(mine, stream) == 0);
     unsigned i = 0;
     for (; i < 1200 && fake_is_held(stream); i++)
-      CHECK((waits ? cuStreamWaitEvent(stream, event, 0) : cuEventRecord(event, stream)) == 0);
-    CHECK(i <= 256 && fake_late == 0);
+      CHECK((waits ? cuStreamWaitEvent(stream, mine, 0) : cuEventRecord(mine, stream)) == 0);
+    CHECK(i > 200 && i <= 256 && fake_late == 0);
     cuStreamSynchronize(stream);
   }
+  // A driver may wait in the call for an event of another context, and nothing is known of this one.
+  start(XSW_GATE_BATCH);
+  launch_some(2, stream);
+  CHECK(fake_is_held(stream));
+  CHECK(cuStreamWaitEvent(stream, other, 0) == 0);
+  CHECK(!fake_is_held(stream) && fake_late == 0);
+  cuStreamSynchronize(stream);
 }
 
 // ---- calls that are not hooked ----------------------------------------------------------------------
