@@ -110,6 +110,7 @@ func (h *chronicle) sample(ctx context.Context) {
 	}
 	h.journal.AddPreemptions(entries)
 	h.moves(ctx)
+	h.hostLimits(ctx, programs)
 	h.faults.find(h, programs)
 	h.threads.sample(h.log, programs)
 }

@@ -9,6 +9,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
+	"xsched/internal/identity"
 	"xsched/internal/journal"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -164,6 +165,27 @@ func (a audited) memory(ctx context.Context, c control.Caller, pid int, what, de
 	}
 	a.chronicle.audit(c, journal.Entry{What: what, Program: a.chronicle.programOf(&before.Identity), Device: device, After: after})
 	return reply, nil
+}
+
+// hostShare is the part of a control group's limit that moves leave for the program itself.
+const hostShare = 16
+
+// hostLimits keeps programs from pinning more than their control groups have left: the kernel would end them.
+func (h *chronicle) hostLimits(ctx context.Context, programs []loop.ClientView) {
+	limits := map[model.SessionID]model.Bytes{}
+	for i := range programs {
+		var pinned, movable model.Bytes
+		for k := range programs[i].Memory {
+			pinned, movable = pinned+programs[i].Memory[k].Pinned, movable+programs[i].Memory[k].Movable
+		}
+		if movable == 0 {
+			continue
+		}
+		if limit, used, ok := identity.MemoryLimit(programs[i].PID); ok {
+			limits[programs[i].ID] = max(1, min(pinned, model.Bytes(used))+model.Bytes(limit-limit/hostShare-used)&^(64<<20-1))
+		}
+	}
+	_ = h.access.loop.SetHostLimits(ctx, limits) // the next sample tries again
 }
 
 // moves enters the moves of memory that have ended.

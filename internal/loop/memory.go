@@ -59,9 +59,10 @@ type clientMemory struct {
 	evicted  map[model.DeviceID]model.Bytes      // shall be out by hand until restored; replaced, never changed
 	failed   map[model.DeviceID]residency.Result // why it did not leave
 	restored model.Time
-	counted  bool // in account.movers
-	moving   bool // an order is about to be, or being, carried out
-	out      bool // that, or its memory is not on its devices
+	hostMost model.Bytes // that it may pin, as its control group allows; 0: no limit
+	counted  bool        // in account.movers
+	moving   bool        // an order is about to be, or being, carried out
+	out      bool        // that, or its memory is not on its devices
 	worked   uint64
 	since    model.Time // without work; 0: it has some
 	written  map[model.DeviceID]residency.Order
@@ -204,7 +205,7 @@ func (m *memory) decideDevice(now model.Time, gpu model.DeviceID, d *memoryDevic
 		if why, failed := d.HandFailed(c.ID); failed {
 			c.give(gpu, why)
 		}
-		if programs[i].Restored != 0 && programs[i].AwayBytes == 0 && programs[i].Phase == residency.Resident {
+		if c.memory.restored != 0 && !slices.ContainsFunc(c.memory.entries, func(e wire.DeviceMemory) bool { return e.Away > 0 || e.Residency != wire.Resident }) {
 			c.memory.restored = 0
 		}
 		d.active = d.active || orders[i].Sequence != programs[i].Order
@@ -228,8 +229,8 @@ func (c *Client) residency(now model.Time, e *wire.DeviceMemory) residency.Progr
 	p := residency.Program{
 		ID: c.ID, Priority: c.hints.Hint.Priority, Movable: c.hints.Hint.Movable,
 		Used: e.Used, MovableBytes: e.Movable, AwayBytes: e.Away, Pinned: e.Pinned, Phase: residency.Phase(e.Residency), Result: residency.Result(e.Result),
-		Order: e.Order, Moved: e.Moved, Wanted: e.Wanted, WantedAt: e.Request, Waits: e.Waits, Room: e.Room,
-		RoomUnspecified: e.Room == 0 && e.Request == 0 && e.Out == 0, Restored: c.memory.restored,
+		Order: e.Order, Moved: e.Moved, Wanted: e.Wanted, WantedAt: e.Request, Waits: slices.ContainsFunc(c.memory.entries, func(e wire.DeviceMemory) bool { return e.Waits }), Room: e.Room,
+		RoomUnspecified: e.Room == 0 && e.Request == 0 && e.Out == 0, Restored: c.memory.restored, HostMost: c.memory.hostMost,
 	}
 	if c.memory.since != 0 {
 		p.Idle = now.Sub(c.memory.since)
@@ -341,4 +342,16 @@ func (m *memory) again(c *Client, each func(*memoryDevice)) {
 func (l *Loop) MemoryMoves(ctx context.Context) (moves []MemoryMove, err error) {
 	err = l.call(ctx, func() { moves, l.memory.moves = l.memory.moves, nil })
 	return moves, err
+}
+
+// SetHostLimits sets what the control groups of clients allow them to pin; those without an entry have no limit.
+func (l *Loop) SetHostLimits(ctx context.Context, limits map[model.SessionID]model.Bytes) error {
+	return l.call(ctx, func() {
+		for id, c := range l.registry.clients {
+			if c.memory.hostMost != limits[id] {
+				c.memory.hostMost = limits[id]
+				l.memory.again(c, func(*memoryDevice) {})
+			}
+		}
+	})
 }

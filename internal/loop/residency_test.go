@@ -145,7 +145,7 @@ func TestAllocationGetsRoom(t *testing.T) {
 	low := moves(t, h, -10, 80*gib)
 	high := moves(t, h, 10, 0)
 	asked := uint64(clock.Now())
-	high.change(func(e *wire.DeviceMemory) { e.Wanted, e.Request, e.Room = 60*gib, asked, 20*gib })
+	high.change(func(e *wire.DeviceMemory) { e.Used, e.Wanted, e.Request, e.Room = 60*gib, 60*gib, asked, 20*gib })
 	sessiontest.Await(t, "an answer", func() bool { return high.Page.MemoryDemand(0).Answered == asked })
 	if took := clock.Now().Sub(model.Time(asked)); took > 150*time.Millisecond {
 		t.Errorf("the answer took %v; a program waits 200 ms for it", took)
@@ -154,11 +154,11 @@ func TestAllocationGetsRoom(t *testing.T) {
 		t.Errorf("verdict %v", d.Verdict)
 	}
 	sessiontest.Await(t, "room", func() bool { return low.now().Away == 40*gib })
-	high.change(func(e *wire.DeviceMemory) { e.Used, e.Wanted, e.Room = 60*gib, 0, 0 })
+	high.change(func(e *wire.DeviceMemory) { e.Wanted, e.Room = 0, 0 })
 	again := asked + 1
 	low.change(func(e *wire.DeviceMemory) { e.Waits = true })
 	third := moves(t, h, -20, 0)
-	third.change(func(e *wire.DeviceMemory) { e.Wanted, e.Request, e.Room = 10*gib, again, 0 })
+	third.change(func(e *wire.DeviceMemory) { e.Used, e.Wanted, e.Request, e.Room = 10*gib, 10*gib, again, 0 })
 	sessiontest.Await(t, "a refusal", func() bool { return third.Page.MemoryDemand(0).Verdict == wire.VerdictFail })
 	if low.now().Away != 40*gib {
 		t.Errorf("%v away", low.now().Away)

@@ -159,7 +159,7 @@ func (d *Device) victims(now model.Time, r *program, short model.Bytes, host *Ho
 	var can []*program
 	for _, p := range d.programs {
 		at, ever := p.leavesFor(r)
-		p.size = min(p.canLeave(), arenaFits(p.order.Host+host.Budget-host.Granted)-p.now.AwayBytes)
+		p.size = min(p.canLeave(), arenaFits(p.order.Host+p.more(host.Budget-host.Granted))-p.now.AwayBytes)
 		if p != r && p.size >= granule && ever && at <= now {
 			can = append(can, p)
 		}
@@ -171,7 +171,7 @@ func (d *Device) victims(now model.Time, r *program, short model.Bytes, host *Ho
 		if sum >= short {
 			break
 		}
-		p.size = min(p.size, arenaFits(p.order.Host+left)-p.now.AwayBytes)
+		p.size = min(p.size, arenaFits(p.order.Host+p.more(left))-p.now.AwayBytes)
 		if p.size < granule {
 			continue
 		}
@@ -313,10 +313,18 @@ func arena(bytes model.Bytes) model.Bytes { return (bytes+slab-1)/slab*slab + sl
 // arenaFits is what certainly fits into so much host memory.
 func arenaFits(host model.Bytes) model.Bytes { return max(0, host/slab*slab-slab) }
 
+// more is what a program may have of what is left of the budget.
+func (p *program) more(left model.Bytes) model.Bytes {
+	if p.now.HostMost > 0 {
+		left = min(left, p.now.HostMost-p.order.Host)
+	}
+	return max(0, left)
+}
+
 // grant raises what a program may pin, so that bytes of it can be away. It reports whether the budget allows
 // that. Blocks are rounded up, so there is an eighth more, where the budget has it.
 func (p *program) grant(bytes model.Bytes, host *Host) bool {
-	if more := min(arena(bytes+bytes/8)-p.order.Host, host.Budget-host.Granted); more > 0 {
+	if more := min(arena(bytes+bytes/8)-p.order.Host, p.more(host.Budget-host.Granted)); more > 0 {
 		p.order.Host += more
 		host.Granted += more
 	}

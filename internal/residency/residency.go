@@ -99,9 +99,10 @@ type Program struct {
 	Movable  bool          // memory that it allocates from now on can leave
 	Idle     time.Duration // without work for that long; 0: it has some
 	Evicted  model.Bytes   // by hand: shall be away until restored; 0: none
+	HostMost model.Bytes   // that it may pin, as its control group allows; 0: no limit
 	Restored model.Time    // by hand: shall return; 0: no request
 
-	Used, MovableBytes, AwayBytes, Pinned model.Bytes
+	Used, MovableBytes, AwayBytes, Pinned model.Bytes // Used has what an allocation waits for, too
 	Phase                                 Phase
 	Result                                Result
 	Order                                 uint64 // the newest one that was carried out or refused
@@ -115,7 +116,7 @@ type Program struct {
 }
 
 // resident is what it has on the device.
-func (p *Program) resident() model.Bytes { return max(0, p.Used-p.AwayBytes) }
+func (p *Program) resident() model.Bytes { return max(0, p.Used-p.AwayBytes-p.Wanted) }
 
 // Order is what the daemon wants of one program's memory.
 type Order struct {

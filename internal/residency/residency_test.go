@@ -41,7 +41,7 @@ func TestTurns(t *testing.T) {
 				if a.moving > time10/amortize {
 					t.Errorf("program %d moved for %v of %v", a.ID, a.moving, time10)
 				}
-				if a.Used < 90*gib {
+				if a.MovableBytes < 90*gib {
 					t.Errorf("program %d has %v", a.ID, a.Used)
 				}
 			}
@@ -70,8 +70,7 @@ func TestUnusableRoom(t *testing.T) {
 	w.add(0, 90*gib)
 	w.run(20 * time.Second)
 	late := w.add(-1, 48*gib)
-	late.Movable = true
-	if late.ask(w, 48*gib); w.free() < late.wants {
+	if w.free() < late.wants || late.wants == 0 {
 		t.Fatal("the room does not seem to suffice")
 	}
 	w.run(time.Second)
@@ -81,7 +80,7 @@ func TestUnusableRoom(t *testing.T) {
 	equal := w.add(0, 0)
 	equal.ask(w, 48*gib)
 	w.run(2 * time.Minute)
-	if equal.Used != 48*gib {
+	if equal.MovableBytes != 48*gib {
 		t.Errorf("an equal one has %v, verdict %v", equal.Used, equal.verdict)
 	}
 	w.run(10 * time.Minute)
@@ -131,7 +130,7 @@ func TestHigherGetsRoom(t *testing.T) {
 		t.Fatalf("low %+v, mid %+v, high %v", low.order, mid.order, high.verdict)
 	}
 	w.run(30 * time.Second)
-	if high.Used != 60*gib || low.AwayBytes != 40*gib {
+	if high.MovableBytes != 60*gib || low.AwayBytes != 40*gib {
 		t.Fatalf("high has %v, low has %v away", high.Used, low.AwayBytes)
 	}
 	w.run(5 * time.Minute)
@@ -162,7 +161,7 @@ func TestIdleServiceGivesRoom(t *testing.T) {
 	w.run(time.Minute)
 	job.ask(w, 80*gib)
 	w.run(3 * time.Second)
-	if job.Used != 80*gib || service.AwayBytes != 60*gib {
+	if job.MovableBytes != 80*gib || service.AwayBytes != 60*gib {
 		t.Fatalf("job has %v, service has %v away", job.Used, service.AwayBytes)
 	}
 	w.run(45 * time.Second) // its arena
@@ -260,7 +259,7 @@ func TestWrongRoom(t *testing.T) {
 			w.run(10 * time.Minute)
 			for _, a := range w.programs {
 				t.Logf("program %d: waited at most %v, moved for %v", a.ID, a.longest, a.moving)
-				if a.Used < 90*gib || a.longest > 90*time.Second || a.moving > time.Minute {
+				if a.MovableBytes < 90*gib || a.longest > 90*time.Second || a.moving > time.Minute {
 					t.Errorf("program %d has %v, waited %v, moved for %v", a.ID, a.Used, a.longest, a.moving)
 				}
 			}
@@ -322,7 +321,7 @@ func randomWorld(t *testing.T, seed uint64) {
 			}
 		case r < 6 && len(w.programs) > 0:
 			a := w.programs[w.random.IntN(len(w.programs))]
-			if a.Phase == Resident && a.Order == a.order.Sequence {
+			if a.Phase == Resident && a.Order == a.order.Sequence && a.wants == 0 {
 				a.Used, a.MovableBytes = 0, 0
 			}
 		}
@@ -364,5 +363,23 @@ func TestSlabs(t *testing.T) {
 		if w.run(3 * time.Second); a.AwayBytes != used {
 			t.Errorf("%v of %v are away", a.AwayBytes, used)
 		}
+	}
+}
+
+// TestControlGroup: a program gets no more host memory than its control group allows, whatever the budget is.
+func TestControlGroup(t *testing.T) {
+	w := newWorld(t, 100*gib)
+	a := w.add(0, 60*gib)
+	a.HostMost = 20 * gib
+	w.run(30 * time.Second)
+	high := w.add(10, 50*gib)
+	w.run(10 * time.Second)
+	if a.order.Host > 20*gib || high.MovableBytes != 50*gib || a.AwayBytes != 10*gib {
+		t.Errorf("granted %v, %v away, %v got", a.order.Host, a.AwayBytes, high.Used)
+	}
+	a.Evicted = All
+	w.run(time.Second)
+	if why, failed := w.device.HandFailed(a.ID); !failed || why != HostFull {
+		t.Errorf("result %v, %v", why, failed)
 	}
 }

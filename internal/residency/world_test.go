@@ -71,6 +71,7 @@ func (a *actor) ask(w *world, bytes model.Bytes) {
 		return
 	}
 	a.wants = bytes
+	a.Used += bytes // reserved
 	a.Wanted, a.WantedAt, a.verdict = bytes, uint64(w.now), VerdictNone
 	a.report(w)
 }
@@ -134,9 +135,10 @@ func rate(perSecond int) model.Bytes { return gib * model.Bytes(perSecond) / 200
 // act is one step of a program's shim.
 func (a *actor) act(w *world) {
 	if a.wants > 0 && a.Phase == Resident && w.free()-w.gap >= a.wants {
-		a.Used, a.MovableBytes, a.wants, a.Wanted = a.Used+a.wants, a.MovableBytes+a.wants, 0, 0
+		a.MovableBytes, a.wants, a.Wanted = a.MovableBytes+a.wants, 0, 0
 	}
-	if a.verdict == VerdictFail {
+	if a.verdict == VerdictFail && a.wants > 0 {
+		a.Used -= a.wants
 		a.wants, a.Wanted = 0, 0
 	}
 	if !a.busy {
