@@ -129,12 +129,13 @@ static struct xsi_cu_memory *memory_of(uint64_t properties) {
 
 static int create(const struct xsi_move_device *device, uint64_t bytes, uint64_t properties,
                   uint64_t *handle) {
-  (void)device;
   struct xsi_cu_memory *memory = memory_of(properties);
   CUmemGenericAllocationHandle_v1 made = 0;
-  int mode = xsi_cu_relax();
+  struct visit visit;
+  // In the block's context: the virtual GPU's memory belongs to one.
+  bool inside = enter(&visit, device, false) == XSI_CU_SUCCESS;
   CUresult result = xsi_cu_call_real(cuMemCreate, &made, bytes, &memory->properties, 0ull);
-  xsi_cu_unrelax(mode);
+  if (inside) leave(&visit, result);
   if (result == XSI_CU_SUCCESS) *handle = memory->driver = made;
   return code(result);
 }
