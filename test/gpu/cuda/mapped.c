@@ -4,7 +4,7 @@
 // must answer like the former. Without the shim the columns "allocated" and "mapped" differ; with it (and XSCHED_MOVABLE=1)
 // "allocated" must look as it did without.
 //
-//   mapped [allocated|mapped|captures|waits|costs|contexts|graphs|others]...
+//   mapped [allocated|mapped|captures|waits|costs|churn|contexts|graphs|others|ipc]...
 //
 // Prints lines "section: question: answer". Returns 0 whatever the answers are.
 #define _GNU_SOURCE
@@ -588,18 +588,62 @@ static void others(void) {
   (void)here;
 }
 
+/* ---- another process --------------------------------------------------------------------------------- */
+
+struct shared {
+  char handle[64];
+};
+
+static int other_process(void) {
+  struct shared got;
+  U64 a = 0;
+  char byte = 0;
+  if (fread(&got, sizeof got, 1, stdin) != 1) return 2;
+  int opened = CU(cuIpcOpenMemHandle_v2, (U64 *, struct shared, unsigned), &a, got, 1);
+  int read = opened ? -1 : to_host(&byte, a + 99 * MIB, 1);
+  int written = opened ? -1 : set8(a + 99 * MIB, 9, 16);
+  synchronize();
+  printf("ipc: opened there: error %d, read %d: %d, write %d, close %d\n", opened, read, byte, written,
+         opened ? -1 : CU(cuIpcCloseMemHandle, (U64), a));
+  return 0;
+}
+
+static void ipc(void) {
+  U64 a = 0;
+  struct shared handle;
+  char byte = 0;
+  alloc(&a, 100 * MIB + 1);
+  set8(a, 7, 100 * MIB);
+  synchronize();
+  int error = CU(cuIpcGetMemHandle, (void *, U64), &handle, a + 5 * MIB);
+  say("handle: error %d", error);
+  fflush(stdout);
+  char command[4096 + 32], self[4096] = "";
+  if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return;
+  snprintf(command, sizeof command, "'%s' other-process", self);
+  FILE *child = error ? NULL : popen(command, "w");
+  if (!child) return;
+  fwrite(&handle, sizeof handle, 1, child);
+  say("the other process: %d", pclose(child));
+  error = to_host(&byte, a + 99 * MIB, 1);
+  say("written there: error %d, %d", error, byte);
+  say("free: error %d", release(a));
+}
+
 int main(int count, char **names) {
   static const struct {
     const char *name;
     void (*run)(void);
   } all[] = {{"allocated", allocated}, {"mapped", mapped},     {"captures", captures}, {"waits", waits},
-             {"costs", costs},         {"churn", churn},       {"contexts", contexts}, {"graphs", graphs}, {"others", others}};
+             {"costs", costs},         {"churn", churn},       {"contexts", contexts}, {"graphs", graphs},
+             {"others", others},       {"ipc", ipc}};
   library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (!library) return fprintf(stderr, "%s\n", dlerror()), 2;
   int error = CU(cuInit, (unsigned), 0);
   if (!error) error = CU(cuDevicePrimaryCtxRetain, (P *, int), &context, 0);
   if (!error) error = CU(cuCtxSetCurrent, (P), context);
   if (error) return fprintf(stderr, "no context: error %d\n", error), 2;
+  if (count == 2 && strcmp(names[1], "other-process") == 0) return other_process();
   for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
     bool wanted = count == 1;
     for (int j = 1; j < count; j++)
