@@ -90,8 +90,12 @@ func TestLongCallOrders(t *testing.T) {
 		}
 	}
 	for i, o := range []order{
-		{threads: 2, calls: 3}, {threads: 1, calls: 1, halted: true}, {threads: 4, calls: 1, halted: true}, {threads: 6, calls: 2},
-		{threads: 8, calls: 2, halted: true}, {threads: 10, calls: 1, signals: true},
+		{threads: 2, calls: 3},
+		{threads: 1, calls: 1, halted: true},
+		{threads: 4, calls: 1, halted: true},
+		{threads: 6, calls: 2},
+		{threads: 8, calls: 2, halted: true},
+		{threads: 10, calls: 1, signals: true},
 	} {
 		o.seed, o.calls = seed+i, calls/10*o.calls
 		meanwhile, on := nothing, false
