@@ -291,6 +291,10 @@ static void wait_other_event(struct lane *lane) {
 static void signal_other(struct lane *lane) {
   struct lane *other = signals ? another(lane) : NULL;
   if (!other) return;
+  if (other->home != lane->home) { /* its memory is of another context */
+    pthread_mutex_unlock(&other->lock);
+    return;
+  }
   CU(cuStreamWriteValue32_v2, lane->stream, lane->memory + 8, ++lane->signal, 0);
   CU(cuStreamWaitValue32_v2, other->stream, lane->memory + 8, lane->signal, 0);
   launch(other);
