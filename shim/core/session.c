@@ -130,6 +130,25 @@ static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   return true;
 }
 
+/* How long the helper waits for room in the daemon's queue of connections. Somebody else's flood fills it, and
+ * places become free all the time: who only looks now and then finds none. */
+#define CROWD_MS 20
+
+static int connect_to(int fd, const struct sockaddr_un *address) {
+  if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0) return 0;
+  int flags = errno == EAGAIN ? fcntl(fd, F_GETFL) : -1;
+  if (flags < 0) return -errno;
+  const struct timeval limit = {.tv_usec = CROWD_MS * 1000}, none = {.tv_sec = 0};
+  int result = -EAGAIN;
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+      fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0) {
+    result = connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : -errno;
+    (void)fcntl(fd, F_SETFL, flags);
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none);
+  }
+  return result;
+}
+
 static int try_connect(void) {
   if (session.fd < 0) {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -142,11 +161,11 @@ static int try_connect(void) {
   const char *directory = session.private ? xsi_private_directory() : NULL;
   for (unsigned i = 0; xsi_socket_candidate(i, directory, &address) == 0; i++) {
     if (address.sun_path[0] == 0) continue;
-    if (connect(session.fd, (struct sockaddr *)&address, sizeof address) == 0) {
+    result = connect_to(session.fd, &address);
+    if (result == 0) {
       xsi_log(XSI_DEBUG, "connected to %s", address.sun_path);
       return 0;
     }
-    result = -errno;
     if (result == -EBADF || result == -ENOTSOCK || result == -EISCONN) {
       session.fd = -1; // closed under us: not ours any more, not to be closed
       break;
@@ -162,7 +181,7 @@ bool xsi_daemon_listens(void) {
     if (address.sun_path[0] == 0) continue;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return false;
-    found = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    found = connect_to(fd, &address) == 0;
     close(fd);
   }
   return found;

@@ -350,6 +350,37 @@ static bool device_lease_recovers_alone(void) {
   return true;
 }
 
+static void *accept_later(void *unused) {
+  (void)unused;
+  test_sleep_ms(5);
+  int fd = accept(d->listener, NULL, NULL);
+  CHECK(fd >= 0);
+  close(fd);
+  return NULL;
+}
+
+// Somebody else's flood fills the queue of connections: a place that becomes free for a moment is ours.
+static void crowd_is_waited_for(void) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  snprintf(address.sun_path, sizeof address.sun_path, "%s", d->path);
+  CHECK(listen(d->listener, 1) == 0);
+  int held[8], count = 0, result = 0;
+  while (count < 8 && result == 0) {
+    held[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    result = connect(held[count++], (struct sockaddr *)&address, sizeof address);
+  }
+  CHECK(result < 0 && errno == EAGAIN);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, accept_later, NULL) == 0);
+  CHECK(xsi_daemon_listens());
+  pthread_join(thread, NULL);
+  uint64_t begun = xsi_now_ns();
+  CHECK(!xsi_daemon_listens()); // full again: it gives up soon
+  CHECK(xsi_now_ns() - begun < 1000000000u);
+  while (count > 0)
+    close(held[--count]);
+}
+
 int main(void) {
   test_daemon_place(d);
   setenv("XSCHED_AUTO_XQUEUE_PRIORITY", "9", 1);
@@ -359,6 +390,9 @@ int main(void) {
   xsi_options_init(); // the constructor ran before these were set
   xsi_hint_init();
   alarm(60);
+  test_daemon_listen(d);
+  crowd_is_waited_for();
+  close(d->listener);
   test_daemon_listen(d);
   joins_and_publishes();
   gate_holds_and_opens();
