@@ -22,7 +22,7 @@ var reviewedWaits = map[string]string{
 	"internal/cli/vgpu_start.go vgpuAnswers: " + ruleTimes:               reasonDouble,
 	"internal/cli/vgpu_start.go startDevice: " + ruleExec:                reasonChild,
 	"internal/cli/window_launch.go start: " + ruleExec:                   reasonUser,
-	"internal/control/client/client.go Transport: " + ruleTimes:          "http.Client has a timeout, and each request a context",
+	"internal/control/client/client.go dial: " + ruleTimes:               "http.Client has a timeout, and each request a context",
 	"internal/control/client/events.go Events: " + ruleHTTP:              "a stream that ends with its context; readers notice silence themselves",
 	"internal/doctor/ask_unsafe.go askNode: " + ruleDevice:               "its caller waits with answerLimit",
 	"internal/driver/amd/ioctl_unsafe.go Ioctl: " + ruleDevice:           reasonHelper,

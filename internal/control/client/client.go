@@ -45,10 +45,11 @@ func New(socket string) *Client {
 
 // Transport sends every request to the control socket at a path.
 func Transport(socket string) *http.Transport {
-	dialer := &net.Dialer{Timeout: 3 * time.Second}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "unix", socket)
+			ctx, cancel := context.WithTimeout(ctx, dialTime)
+			defer cancel()
+			conn, err := dial(ctx, socket)
 			if err != nil {
 				return nil, err
 			}
@@ -60,6 +61,25 @@ func Transport(socket string) *http.Transport {
 		},
 		MaxIdleConns:    2,
 		IdleConnTimeout: 10 * time.Second,
+	}
+}
+
+// dialTime limits how long a connection may take.
+const dialTime = 3 * time.Second
+
+// dial connects. A full queue of connections is somebody else's flood, or a daemon that is stopped: places
+// become free all the time, or never.
+func dial(ctx context.Context, socket string) (net.Conn, error) {
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if !errors.Is(err, syscall.EAGAIN) {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 

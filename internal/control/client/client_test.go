@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
@@ -63,5 +66,41 @@ func TestLongPath(t *testing.T) {
 	_, err := client.New(filepath.Join(t.TempDir(), strings.Repeat("a", 120), "control.sock")).Version(t.Context())
 	if refused, ok := errors.AsType[*control.Error](err); !ok || !errors.Is(refused, control.ErrInvalid) || !strings.Contains(refused.Remedy, "--dir") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestCrowd: a daemon whose queue of connections is full, because of a flood, answers as soon as there is
+// room. Before, every request failed at once.
+func TestCrowd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			break // the queue is full
+		}
+		defer c.Close()
+	}
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		if n, _, err := unix.Accept(fd); err == nil {
+			_ = unix.Close(n)
+		}
+	}()
+	began := time.Now()
+	c, err := client.Transport(path).DialContext(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if took := time.Since(began); took < 50*time.Millisecond || took > 2*time.Second {
+		t.Errorf("connected after %v", took)
 	}
 }
