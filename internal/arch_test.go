@@ -42,7 +42,7 @@ var mayImport = map[string][]string{
 	"internal/engine":           {"internal/model", "internal/policy", "internal/predict"},
 	"internal/residency":        {"internal/model"},
 	"internal/planted":          {},
-	"internal/quarantine":       {"internal/seqpacket"},
+	"internal/quarantine":       {"internal/budget", "internal/seqpacket"},
 	"internal/quarantine/*":     {},
 	"internal/driver":           {"internal/quarantine", "internal/identity", "internal/model", "internal/planted", "internal/wire"},
 	"internal/driver/*":         {"internal/atomicfile", "internal/quarantine", "internal/planted", "internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/seqpacket", "internal/driver", "internal/driver/nvidia/*", "internal/driver/amd/*"},
@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 	"internal/control":          {"internal/identity", "internal/model"},
 	"internal/control/*":        {"internal/identity", "internal/model", "internal/policy", "internal/control"},
 	"internal/daemon": {
-		"internal/budget", "internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/engine", "internal/state",
+		"internal/budget", "internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/quarantine", "internal/wire", "internal/policy", "internal/engine", "internal/state",
 		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/residency", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
 		"internal/health", "internal/keeper",
 	},

@@ -30,14 +30,13 @@ type Options struct {
 
 // Serve offers a Control on a unix socket until ctx ends.
 func Serve(ctx context.Context, l net.Listener, c control.Control, o Options) error {
-	socket, ok := l.(*net.UnixListener)
-	if !ok {
-		return fmt.Errorf("serve control socket: %T is not a unix socket", l)
+	kept, err := quarantine.Listen(l) // a stranger can send descriptors to a unix socket
+	if err != nil {
+		return fmt.Errorf("serve control socket: %w", err)
 	}
 	events := newFeed(c)
 	server := newServer(newMux(c, identifyPeer, events, o.Budget), events, o.Log)
-	// A stranger can send descriptors to a unix socket.
-	return serveUntil(ctx, server, newLimitListener(&unixDoor{Listener: quarantine.Listen(socket)}, o.Budget, addParts(o.Health, filepath.Base(l.Addr().String()))), "control socket")
+	return serveUntil(ctx, server, newLimitListener(&unixDoor{Listener: kept}, o.Budget, addParts(o.Health, filepath.Base(l.Addr().String()))), "control socket")
 }
 
 // newServer returns a server with the limits that all listeners share.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"xsched/internal/budget"
 	"xsched/internal/health"
 	"xsched/internal/identity"
 )
@@ -24,14 +25,9 @@ type tcpConn struct {
 	err   error // why the owner is not known
 }
 
-const (
-	// refuseBatch is how long connections are refused before a pause. The pauses of shorter batches would
-	// be shorter than a timer.
-	refuseBatch = time.Millisecond
-	// refusePause is how many times as long as the refusals the pause lasts, so that they use a quarter of
-	// a core, as at the unix sockets (internal/quarantine).
-	refusePause = 3
-)
+// refuseBatch is how long connections are refused before a pause. The pauses of shorter batches would be
+// shorter than a timer.
+const refuseBatch = time.Millisecond
 
 // next charges connections from this machine to the users that own them. One question to the kernel
 // finds the owner in 20 us, however many sockets there are. Connections that one user opens without end
@@ -55,7 +51,7 @@ func (d tcpDoor) next(part *health.Part, enter func(identity.User) bool) (_ net.
 		}
 		_ = c.Close()
 		if spent += time.Since(began); spent >= refuseBatch {
-			time.Sleep(refusePause * spent)
+			time.Sleep(budget.Pause(spent))
 			spent = 0
 		}
 		part.End()

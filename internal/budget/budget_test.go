@@ -160,3 +160,19 @@ func TestPlacesForOthers(t *testing.T) {
 		t.Error("no place for another user")
 	}
 }
+
+// TestPauses: refusals on several sockets share one fifth of a core, and nobody waits for long.
+func TestPauses(t *testing.T) {
+	const took = 200 * time.Microsecond
+	refusals.Store(0)
+	first := Pause(took)
+	second := Pause(took) // of another socket, at the same time
+	if first < shortestPause || first > longestPause || second < 2*refusePause*took-100*time.Microsecond {
+		t.Errorf("pauses of %v and %v after %v each", first, second, took)
+	}
+	for range 100 {
+		if p := Pause(time.Second); p > longestPause {
+			t.Fatalf("a pause of %v", p)
+		}
+	}
+}

@@ -3,11 +3,8 @@
 package daemon
 
 import (
-	"net"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"xsched/internal/health"
 )
@@ -36,16 +33,9 @@ func (d *Daemon) Close() {
 	}
 	d.log.Error("a part of the daemon hangs and is given up; programs resume themselves", "waited", d.closeTime, "parts", late(d.health.States()))
 	for _, l := range d.listeners {
-		refuse(l)
+		l.Refuse()
 	}
 	d.lock.Release()
-}
-
-// refuse ends a listener for all processes that have it open.
-func refuse(l *net.UnixListener) {
-	if raw, err := l.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
-	}
 }
 
 // late names the parts that work on something.

@@ -26,6 +26,7 @@ import (
 	"xsched/internal/keeper"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 	"xsched/internal/record"
 	"xsched/internal/session"
 )
@@ -58,7 +59,7 @@ type Daemon struct {
 
 	lock *session.Lock
 	// listeners are the sockets in the directory.
-	listeners []*net.UnixListener
+	listeners []*quarantine.Listener
 	failure   failure
 
 	// shutdown undoes Start, from the last step to the first. closeTime limits it.
@@ -139,7 +140,7 @@ func (d *Daemon) openState() {
 }
 
 // openFolder takes the runtime folder and opens the socket for clients there.
-func (d *Daemon) openFolder() (clients *net.UnixListener, err error) {
+func (d *Daemon) openFolder() (clients *quarantine.Listener, err error) {
 	if err := control.PrepareDir(d.opts.Dir, d.access.uid); err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func (d *Daemon) linkClients() error {
 
 // listen opens a socket in the directory. On a root daemon every user may connect: the kernel's
 // peer credentials identify a client, not the file's mode.
-func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
+func (d *Daemon) listen(network, name string) (*quarantine.Listener, error) {
 	mode := os.FileMode(0o600)
 	if d.access.uid == 0 {
 		mode = 0o666
@@ -200,16 +201,19 @@ func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // the path may lead to the socket of another daemon by then
-	d.listeners = append(d.listeners, l)
+	kept, err := quarantine.Listen(l) // the path may lead to the socket of another daemon at the end: it stays
+	if err != nil {
+		return nil, err
+	}
+	d.listeners = append(d.listeners, kept)
 	d.onClose(func() {
-		refuse(l)
-		_ = l.Close()
+		kept.Refuse()
+		_ = kept.Close()
 		if d.lock.Held() {
 			_ = os.Remove(path)
 		}
 	})
-	return l, nil
+	return kept, nil
 }
 
 // openDrivers detects the drivers of this host, or the selected virtual one.
@@ -260,7 +264,7 @@ func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
 }
 
 // assemble starts the guardian, the loop and the server, and makes the parts that use them.
-func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place driver.Place) error {
+func (d *Daemon) assemble(eng *engine.Engine, clients *quarantine.Listener, place driver.Place) error {
 	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
 	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, wake: make(chan struct{}, 1), found: past.unmanaged}
 	d.observer = &observer{access: d.access, polls: d.health.AddCalls(pollsPart, pollsLimit, false)}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/budget"
 )
 
 // peerOf returns the uid and the PID that the peer of a socket had when it connected; -1: unknown.
@@ -45,39 +47,18 @@ func (l *Listener) AcceptKept(enter func(uid, pid int) bool, refusal []byte) (*C
 			}
 			return Keep(c), nil
 		case refused > 0:
-			time.Sleep(min(max(shortestPause, refusePause*time.Since(began)), longestPause))
+			time.Sleep(budget.Pause(time.Since(began)))
 			continue
 		}
-		c, err := l.AcceptUnix() // waits
-		if err != nil {
+		if err := l.await(); err != nil {
 			return nil, err
-		}
-		uid, pid := -1, -1
-		_ = control(c, func(fd int) { uid, pid = peerOf(fd) })
-		if enter(uid, pid) {
-			return Keep(c), nil
-		}
-		empty := false
-		if control(c, func(fd int) { empty = l.refuse(fd, refusal) }) == nil && empty {
-			_ = c.Close()
-		} else {
-			_ = Keep(c).Close()
 		}
 	}
 }
 
-const (
-	// acceptBatch is how many connections are refused before a pause, in which the listener's own close
-	// can take effect.
-	acceptBatch = 64
-	// refusePause is how many times as long as the refusals the pause lasts, so that they use a quarter of
-	// a core. At 15 us each, 16,000 connections a second are refused; one core opens 20,000.
-	// In the shortest pause a few come together, which saves a wake-up for each: 20 us. The longest one
-	// is what others wait at most.
-	refusePause   = 3
-	shortestPause = time.Millisecond
-	longestPause  = 5 * time.Millisecond
-)
+// acceptBatch is how many connections are refused before a pause, in which the listener's own close can
+// take effect.
+const acceptBatch = 64
 
 // acceptNow returns a connection that does not have to be waited for; -1: there is none.
 func (l *Listener) acceptNow(enter func(uid, pid int) bool, refusal []byte) (fd, refused int, err error) {
@@ -101,6 +82,8 @@ func (l *Listener) acceptNow(enter func(uid, pid int) bool, refusal []byte) (fd,
 		return -1, refused, err
 	case errors.Is(failed, unix.EAGAIN), errors.Is(failed, unix.EINTR), errors.Is(failed, unix.ECONNABORTED):
 		return -1, refused, nil
+	case errors.Is(failed, unix.EINVAL): // somebody has shut it down
+		return -1, refused, net.ErrClosed
 	case failed != nil:
 		return -1, refused, fmt.Errorf("accept: %w", failed)
 	}

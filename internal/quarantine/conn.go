@@ -71,27 +71,6 @@ func Keep(c *net.UnixConn) *Conn {
 	return k
 }
 
-// Listener is a socket that strangers connect to. It accepts connections that are kept, and the
-// process keeps those that are not accepted yet.
-type Listener struct {
-	*net.UnixListener
-	socket
-	stream bool // its connections are streams, not packets
-}
-
-// Listen keeps a listener.
-func Listen(l *net.UnixListener) *Listener {
-	k := &Listener{UnixListener: l, socket: socket{id: number()}, stream: l.Addr().Network() == "unix"}
-	k.account = fmt.Sprintf("listener %d", k.id)
-	k.keep()
-	return k
-}
-
-func (l *Listener) keep() { l.keepIn(opListen, l, l) }
-
-// Close refuses connections from now on, also those that are not accepted yet.
-func (l *Listener) Close() error { return l.closeWith(l.UnixListener.Close, l.UnixListener.Close) }
-
 // Charge sets the account that waits when a descriptor of the connection blocks.
 func (c *Conn) Charge(account string) {
 	c.mu.Lock()

@@ -24,7 +24,10 @@ func TestRefusedConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := Listen(inner)
+		l, err := Listen(inner)
+		if err != nil {
+			t.Fatal(err)
+		}
 		t.Cleanup(func() { _ = l.Close() })
 		var uid atomic.Int64
 		go func() {

@@ -45,7 +45,10 @@ func TestStoppedProcessLooksDead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Listen(inner)
+	l, err := Listen(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = l.Close() }()
 	var last atomic.Int64
 	began := time.Now()
@@ -80,7 +83,10 @@ func TestGivenUpProcessEndsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Listen(inner)
+	l, err := Listen(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = l.Close() }()
 	connect := func() (*net.UnixConn, net.Conn) {
 		t.Helper()

@@ -33,7 +33,7 @@ import (
 // Config configures a server.
 type Config struct {
 	Loop     *loop.Loop
-	Listener *net.UnixListener // unixpacket
+	Listener net.Listener // unixpacket
 	Log      *slog.Logger
 	Metrics  *driver.Metrics
 
@@ -155,7 +155,10 @@ func New(cfg Config) (*Server, error) {
 		sessions: map[model.SessionID]*Session{}, perUser: map[identity.User]int{}, pending: map[identity.User]int{}, refused: map[string]uint64{}, logged: map[refusedPID]struct{}{},
 	}
 	if cfg.Listener != nil {
-		srv.listener = quarantine.Listen(cfg.Listener)
+		if srv.listener, err = quarantine.Listen(cfg.Listener); err != nil {
+			cancel()
+			return nil, err
+		}
 		srv.wg.Go(srv.accept)
 	}
 	srv.wg.Go(srv.watchNice)
