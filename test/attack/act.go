@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"xsched/internal/control/client"
@@ -165,9 +166,13 @@ func (a *attacker) burn() error {
 	})
 }
 
-// joinOnce joins and leaves.
+// joinOnce joins and leaves. It waits for room in the daemon's queue of connections, as the shim does.
 func (a *attacker) joinOnce() error {
 	c, err := a.dial(wire.Hello{})
+	for end := time.Now().Add(probeLimit); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond / 4)
+		c, err = a.dial(wire.Hello{})
+	}
 	if err == nil {
 		c.Close()
 	}

@@ -124,8 +124,7 @@ func run(args []string) error {
 		// One round: a ratio shows only gross damage. On two busy cores the P99 of half a second varies a
 		// hundredfold without an attack, and floods of connections cost up to 0.7 cores (2026-11-18).
 		s.rounds, s.block, s.short = 1, 500*time.Millisecond, true
-		// The replies that a budget permits at once are 4.7 MB/s of half a second.
-		bounds.Ratio, bounds.CPU, bounds.P99, bounds.WrittenMB = 2, 100, false, 8
+		bounds.Ratio, bounds.CPU, bounds.P99 = 2, 100, false
 	}
 	selected, err := choose(*only)
 	if err != nil {

@@ -30,7 +30,7 @@ type Bounds struct {
 	TermMS     float64 `json:"term_ms"`  // from SIGTERM to the daemon's end
 	StartMS    float64 `json:"start_ms"` // until the next daemon answers
 	RecoveryMS float64 `json:"recovery_ms"`
-	WrittenMB  float64 `json:"written_mb_per_s"` // by the daemon, to files and sockets
+	WrittenMB  float64 `json:"written_mb_per_s"` // by the daemon, to files
 	LoggedKB   float64 `json:"logged_kb_per_s"`
 }
 

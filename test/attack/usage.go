@@ -23,7 +23,7 @@ type usage struct {
 	rss     int64 // bytes
 	threads int
 	files   int
-	written int64 // bytes passed to write(2)
+	written int64 // bytes in files. Replies on sockets are no writes: their users pay for them with CPU time
 }
 
 // ticks is USER_HZ, the unit of times in /proc, which is 100 on all our platforms.
@@ -50,7 +50,7 @@ func usageOf(pid int) (u usage, err error) {
 	}
 	if text, err := os.ReadFile(folder + "/io"); err == nil {
 		for line := range strings.Lines(string(text)) {
-			if value, ok := strings.CutPrefix(line, "wchar: "); ok {
+			if value, ok := strings.CutPrefix(line, "write_bytes: "); ok {
 				u.written, _ = strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 			}
 		}
