@@ -68,7 +68,7 @@ func newWorld() *world {
 					{Index: 0, Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, RanNS: 2_000_000_000},
 					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1, Stream: true, Hints: control.Hints{PerQueue: true}},
 				},
-				Memory: []control.Memory{{Device: "0000:01:00.0", UsedBytes: 3 << 30, QuotaBytes: 40 << 30, Refused: 2}},
+				Memory: []control.Memory{{Device: "0000:01:00.0", UsedBytes: 3 << 30, QuotaBytes: 40 << 30, Refused: 2, MovableBytes: 2 << 30, AwayBytes: 1 << 30, Residency: control.MemoryAway, MovesOut: 2, MovesBack: 1, BytesOut: 2 << 30, BytesBack: 1 << 30}},
 				Protection: []control.Protection{{
 					Device: "0000:01:00.0", State: "protected", Requests: 90, P99US: 3600, NativeP99US: 7900, NativeSource: "modelled",
 					GainP99US: 4300, CostRatio: 0.03, CostNS: 2_000_000_000,

@@ -31,7 +31,7 @@ func moves(t *testing.T, h *sessiontest.Fixture, priority int32, used model.Byte
 	t.Helper()
 	m := &mover{Client: h.Client(t, priority, wire.LevelBlock)}
 	m.Queue(0)
-	m.change(func(e *wire.DeviceMemory) { e.Device, e.Used, e.Movable = sessiontest.GPU, used, used })
+	m.change(func(e *wire.DeviceMemory) { e.Device, e.Used, e.Movable, e.Room = sessiontest.GPU, used, used, 100*gib-used })
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -77,7 +77,7 @@ func (m *mover) obey() {
 		case d.Want == wire.WantOut:
 			e.Away, e.Residency, e.Out, e.Room = e.Away+d.Bytes, wire.Away, e.Out+1, e.Room+d.Bytes
 		case d.Want == wire.WantBack:
-			e.Away, e.Residency, e.Back, e.Room = 0, wire.Resident, e.Back+1, 0
+			e.Away, e.Residency, e.Back, e.Room = 0, wire.Resident, e.Back+1, 100*gib-e.Used
 		}
 	})
 }
@@ -154,7 +154,7 @@ func TestAllocationGetsRoom(t *testing.T) {
 		t.Errorf("verdict %v", d.Verdict)
 	}
 	sessiontest.Await(t, "room", func() bool { return low.now().Away == 40*gib })
-	high.change(func(e *wire.DeviceMemory) { e.Wanted, e.Room = 0, 0 })
+	high.change(func(e *wire.DeviceMemory) { e.Wanted = 0 })
 	again := asked + 1
 	low.change(func(e *wire.DeviceMemory) { e.Waits = true })
 	third := moves(t, h, -20, 0)
@@ -249,4 +249,20 @@ func TestManyMovers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMovableHint: a hint of the program or of an operator makes what it allocates afterwards movable.
+func TestMovableHint(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	c := h.Client(t, 0, wire.LevelBlock)
+	pid := h.Only(t).PID
+	if c.Page.Movable() {
+		t.Error("movable at the start")
+	}
+	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintMovable, Movable: 1}, "")
+	sessiontest.Await(t, "the program's hint", c.Page.Movable)
+	if _, err := h.SetHint(t.Context(), pid, false, sessiontest.Change("movable", "false"), nil); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "the operator's hint", func() bool { return !c.Page.Movable() })
 }

@@ -273,6 +273,7 @@ func FuzzFrame(f *testing.F) {
 func FuzzPage(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, 0, 3)
 	f.Add(bytes.Repeat([]byte{0xff}, 512), HeaderBytes, -1)
+	f.Add(append([]byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, bytes.Repeat([]byte{0xff}, 240)...), MemoryOffset, 0)
 	p, fd, err := NewPage(1)
 	if err != nil {
 		f.Fatal(err)
@@ -296,6 +297,12 @@ func FuzzPage(f *testing.F) {
 		p.SetLimits(index, 1, 1)
 		_ = p.Counters()
 		_ = p.RecoveredEpoch()
+		for _, m := range p.Memory() {
+			if m.Away > m.Movable || m.Movable > m.Used || m.Used > memoryMost || m.Room > memoryMost || m.Residency > Returning || m.Result > MoveRefused || m.MoveBegun < 0 {
+				t.Fatalf("%+v", m)
+			}
+			p.SetMemoryDemand(&m, &MemoryDemand{Sequence: 1, Want: WantOut})
+		}
 		seen := 0
 		count, lost := p.Marks(uint64(index), func(Mark) { seen++ })
 		if after := uint64(index); seen > RequestRing || count > after && uint64(seen)+lost != count-after {
