@@ -59,10 +59,11 @@ type clientMemory struct {
 	evicted  map[model.DeviceID]model.Bytes      // shall be out by hand until restored; replaced, never changed
 	failed   map[model.DeviceID]residency.Result // why it did not leave
 	restored model.Time
-	hostMost model.Bytes // that it may pin, as its control group allows; 0: no limit
-	counted  bool        // in account.movers
-	moving   bool        // an order is about to be, or being, carried out
-	out      bool        // that, or its memory is not on its devices
+	proved   []model.DeviceID // that it uses
+	hostMost model.Bytes      // that it may pin, as its control group allows; 0: no limit
+	counted  bool             // in account.movers
+	moving   bool             // an order is about to be, or being, carried out
+	out      bool             // that, or its memory is not on its devices
 	worked   uint64
 	since    model.Time // without work; 0: it has some
 	written  map[model.DeviceID]residency.Order
@@ -109,7 +110,7 @@ func (m *memory) read(now model.Time, c *Client) {
 		c.memory.worked, c.memory.since = sum, now
 	}
 	m.scratch = c.page.AppendMemory(m.scratch[:0])
-	m.scratch = slices.DeleteFunc(m.scratch, func(e wire.DeviceMemory) bool { return c.notOurs(e.Device) != "" })
+	m.scratch = slices.DeleteFunc(m.scratch, func(e wire.DeviceMemory) bool { return !c.usesMemory(e.Device) })
 	if slices.Equal(m.scratch, c.memory.entries) {
 		return
 	}
@@ -118,6 +119,21 @@ func (m *memory) read(now model.Time, c *Client) {
 		m.device(c.memory.entries[i].Device).changed = true
 	}
 	m.exempt(c)
+}
+
+// usesMemory reports whether a client's memory on a GPU counts: the process has opened it, now or before. Its
+// contexts may come and go.
+func (c *Client) usesMemory(gpu model.DeviceID) bool {
+	if slices.Contains(c.memory.proved, gpu) {
+		return true
+	}
+	if c.notOurs(gpu) != "" {
+		return false
+	}
+	if _, ok := c.caps[gpu]; ok && len(c.memory.proved) < wire.MemoryDevices {
+		c.memory.proved = append(c.memory.proved, gpu)
+	}
+	return true
 }
 
 // device returns a device, and asks for its size if it is new.
@@ -309,8 +325,8 @@ func (l *Loop) Evict(ctx context.Context, pid int, gpu model.DeviceID, bytes mod
 		if evicted == nil {
 			evicted = map[model.DeviceID]model.Bytes{}
 		}
-		for i := range c.memory.entries {
-			if e := &c.memory.entries[i]; gpu == 0 || gpu == e.Device {
+		for _, e := range c.page.Memory() { // also on a GPU that the driver has not confirmed yet
+			if gpu == 0 || gpu == e.Device {
 				evicted[e.Device] = bytes
 			}
 		}

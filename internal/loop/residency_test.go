@@ -31,7 +31,9 @@ func moves(t *testing.T, h *sessiontest.Fixture, priority int32, used model.Byte
 	t.Helper()
 	m := &mover{Client: h.Client(t, priority, wire.LevelBlock)}
 	m.Queue(0)
-	m.change(func(e *wire.DeviceMemory) { e.Device, e.Used, e.Movable, e.Room = sessiontest.GPU, used, used, 100*gib-used })
+	m.change(func(e *wire.DeviceMemory) {
+		e.Device, e.Used, e.Movable, e.Room = sessiontest.GPU, used, used, 100*gib-used
+	})
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -265,4 +267,23 @@ func TestMovableHint(t *testing.T) {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "the operator's hint", func() bool { return !c.Page.Movable() })
+}
+
+// TestEvictBeforeProof: an order about a GPU that the driver has not confirmed yet waits for that.
+func TestEvictBeforeProof(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	c := h.Client(t, 0, wire.LevelBlock)
+	h.Hardware(0).Verify.Store(true)
+	c.Page.SetMemory(&wire.DeviceMemory{Device: sessiontest.GPU, Used: gib, Movable: gib})
+	c.Ring()
+	pid := h.Only(t).PID
+	if err := h.Evict(t.Context(), pid, 0, residency.All); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(60 * time.Millisecond)
+	if d := c.Page.MemoryDemand(0); d.Want != wire.WantNothing {
+		t.Errorf("%+v", d)
+	}
+	c.HandOver(t)
+	sessiontest.Await(t, "the order", func() bool { return c.Page.MemoryDemand(0).Want == wire.WantOut })
 }
