@@ -31,7 +31,8 @@ type program struct {
 	begun   model.Time // of the order
 	moved   model.Time // of the last progress of the order
 
-	since    model.Time // resident since then
+	since    model.Time // resident since then; of one that room was made for, since then
+	until    model.Time // its turn, in which its allocations come before waiting equals
 	debt     model.Time // until its past moves are paid for
 	lastCost time.Duration
 	backoff  time.Duration
@@ -123,7 +124,7 @@ func (d *Device) follow(now model.Time, all []Program, host *Host) {
 		was := p.now
 		p.now, p.served, p.handBad = *r, false, p.handBad && r.Evicted > 0
 		if r.Phase == Resident && r.AwayBytes == 0 && (was.Phase != Resident || was.AwayBytes != 0) {
-			p.since = now
+			p.since, p.until = now, now.Add(turn)
 		}
 		d.followOrder(now, p, &was)
 		p.ours = p.ours && (p.pending || r.Phase != Resident)

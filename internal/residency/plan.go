@@ -23,7 +23,7 @@ func (d *Device) Decide(now model.Time, all []Program, host *Host) []Order {
 	d.withdraw(now)
 	d.byHand(now, host)
 	free := d.room()
-	for _, p := range d.requesters() {
+	for _, p := range d.requesters(now) {
 		p.served = true
 		free = d.serve(now, p, free, host)
 	}
@@ -76,10 +76,21 @@ func (d *Device) byHand(now model.Time, host *Host) {
 }
 
 // requesters returns the programs that need room, the first one first.
-func (d *Device) requesters() []*program {
-	return d.sorted(func(p *program) bool {
+func (d *Device) requesters(now model.Time) []*program {
+	all := d.sorted(func(p *program) bool {
 		return p.now.Wanted > 0 || p.now.AwayBytes > 0 && p.now.Evicted == 0 && (p.now.Waits || p.now.Restored > 0)
 	})
+	// A program allocates in many steps. Had each to wait behind those whose room it got, it would fill no turn.
+	waits := func(p *program) int {
+		if p.now.AwayBytes == 0 && now < p.until {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b *program) int {
+		return cmp.Or(cmp.Compare(b.now.Priority, a.now.Priority), waits(a)-waits(b))
+	})
+	return all
 }
 
 // sorted returns the programs that a function selects: by priority, then the one that has had its memory away for
@@ -118,7 +129,9 @@ func (d *Device) serve(now model.Time, p *program, free model.Bytes, host *Host)
 	switch victims := d.victims(now, p, short, host); {
 	case victims != nil:
 		d.evict(now, p, victims, short, host)
-		p.short = 0
+		if p.short = 0; now >= p.until && now >= p.turnEnds() || p.until == 0 {
+			p.since, p.until = now, now.Add(turn)
+		}
 	case !d.later(now, p, max(p.now.Wanted, min(short, p.short)+d.unused()-d.slack), host):
 		p.answer(VerdictFail)
 		return free
@@ -276,7 +289,7 @@ func (p *program) leave(now model.Time, bytes model.Bytes, o Order) {
 
 // returnIdle brings back what nobody needs the room of, without waiting for a call.
 func (d *Device) returnIdle(now model.Time, free model.Bytes) {
-	contended := len(d.requesters()) > 0
+	contended := len(d.requesters(now)) > 0
 	for _, p := range d.sorted(func(p *program) bool {
 		return p.now.AwayBytes > 0 && p.now.Phase == Away && p.now.Evicted == 0 && !p.pending
 	}) {

@@ -383,3 +383,28 @@ func TestControlGroup(t *testing.T) {
 		t.Errorf("result %v, %v", why, failed)
 	}
 }
+
+// TestSteps: a program that allocates in many small steps fills its memory within its turn, and then takes turns with
+// the one that it displaced.
+func TestSteps(t *testing.T) {
+	w := newWorld(t, 140*gib)
+	w.check = keepsTurns
+	w.add(0, 90*gib)
+	w.run(time.Minute)
+	second, began := w.add(0, 0), w.now
+	for second.MovableBytes < 90*gib && w.now.Sub(began) < time.Minute {
+		if second.wants == 0 && second.AwayBytes == 0 {
+			second.ask(w, 5*gib)
+		}
+		w.run(100 * time.Millisecond)
+	}
+	if took := w.now.Sub(began); took > 20*time.Second {
+		t.Errorf("18 steps took %v", took)
+	}
+	w.run(5 * time.Minute)
+	for _, a := range w.programs {
+		if a.longest > 90*time.Second || a.moving > 36*time.Second {
+			t.Errorf("program %d waited %v, moved for %v", a.ID, a.longest, a.moving)
+		}
+	}
+}
