@@ -98,6 +98,7 @@ static void begin(struct xsi_mover *mover) {
     entry->moved = 0;
     xsi_memory_edited(entry);
   }
+  mover->complained = false;
   xsi_mover_say(mover, XSW_RETURNING);
 }
 
@@ -120,13 +121,15 @@ static void complete(struct xsi_mover *mover, const struct xsi_goal *goal) {
     xsi_memory_edited(entry);
   }
   give_up_copies(mover);
+  // Without an order: the move out failed, and this was the rest of it.
+  bool failed = mover->comes_back && goal->sequence == 0;
   mover->comes_back = false;
   __atomic_store_n(&mover->residency, XSW_RESIDENT, __ATOMIC_SEQ_CST);
   bool open = xsi_mover_all_resident();
   if (open) xsi_work_reopen();
   xsi_move_end(open);
   xsi_mover_say(mover, XSW_RESIDENT);
-  xsi_mover_done(mover, goal->sequence, XSW_MOVE_DONE);
+  xsi_mover_done(mover, goal->sequence, failed ? XSW_MOVE_FAILED : XSW_MOVE_DONE);
 }
 
 static uint64_t wait_for_room(struct xsi_mover *mover, const struct xsi_goal *goal, int result) {
@@ -138,7 +141,12 @@ static uint64_t wait_for_room(struct xsi_mover *mover, const struct xsi_goal *go
     entry->result = full ? XSW_MOVE_NO_ROOM : XSW_MOVE_FAILED;
     xsi_memory_edited(entry);
   }
-  if (!full) return xsi_now_ns() + FAILED_NS;
+  if (!full) {
+    if (!mover->complained)
+      xsi_log(XSI_WARN, "memory does not return to the device, trying again: errno=%d", -result);
+    mover->complained = true;
+    return xsi_now_ns() + FAILED_NS;
+  }
   return xsi_now_ns() + (goal->sequence != 0 ? ROOM_NS : ALONE_NS);
 }
 

@@ -86,6 +86,7 @@ struct xsi_mover {
   struct xsi_move_device device; /* of the first block */
   struct xsi_arena arena;
   enum xsw_residency residency; /* atomic */
+  bool complained;              /* about this return */
   bool comes_back;              /* a move out failed half-way: it returns without an order */
   uint64_t next_ns;             /* unless woken: nothing before */
   uint64_t surplus_ns; /* since when there is more host memory than needed; 0: there is not */

@@ -3,12 +3,14 @@
 // Launches and calls about memory from several threads, while memory leaves and returns thousands of times. The fake
 // device counts what touches memory that is away.
 
+#include <sched.h>
+
 #include "test_move_fake.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { MOVES = 300, SHUTS = 20000 };
+enum { MOVES = 300, SHUT_MS = 2000 };
 #else
-enum { MOVES = 2000, SHUTS = 400000 };
+enum { MOVES = 2000, SHUT_MS = 3000 };
 #endif
 enum { THREADS = 4, STREAMS = 3, BLOCKS = 4 };
 
@@ -103,10 +105,10 @@ static void shut_often(void) {
   stop = 0;
   for (unsigned i = 0; i < 2; i++)
     CHECK(pthread_create(&threads[i], NULL, submit_often, &streams[i]) == 0);
-  for (unsigned i = 0; i < SHUTS; i++) {
+  for (uint64_t until = xsi_now_ns() + SHUT_MS * 1000000ull; xsi_now_ns() < until;) {
     CHECK(xsi_work_shut());
     while (!xsi_work_quiet())
-      continue;
+      sched_yield();
     __atomic_store_n(&away, 1, __ATOMIC_SEQ_CST);
     for (volatile unsigned spin = 0; spin < 50; spin++)
       continue;
@@ -134,6 +136,10 @@ int main(void) {
   test_heart_start(d);
   fake_budget(d, 256 * MIB);
   move_while_threads_work();
+  // Nothing moves any more once there was work that nobody can wait for.
+  xsi_move_never("a test");
+  DONE(fake_give(d, XSW_WANT_OUT, 0));
+  CHECK(ENTRY(result) == XSW_MOVE_REFUSED && ENTRY(residency) == XSW_RESIDENT);
   test_heart_stop(d);
   test_session_end(d);
   test_daemon_remove(d);

@@ -93,5 +93,5 @@ bool xsi_work_has_unrecorded(void) { return __atomic_load_n(&unrecorded, __ATOMI
 
 void xsi_work_shut_reset(void) {
   xsi_work_is_shut = unrecorded = false;
-  shut = 0;
+  shut = xsi_work_closed = 0;
 }
