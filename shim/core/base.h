@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every file of the library may use. The core has four layers (docs/architecture.md); a file includes the
+ * What every file of the library may use. The core has five layers (docs/architecture.md); a file includes the
  * headers it needs, from its own layer or a lower one, and a test checks that. The core knows no driver and
  * no runtime: drivers implement driver.h, runtimes call work.h.
  *
