@@ -151,6 +151,7 @@ static int map_context(CUcontext context) {
   context->doorbell = map.doorbell_fd;
   context->channels = map.channels;
   context->vram_bytes = map.vram_bytes;
+  context->number = map.number;
   context->control = control == MAP_FAILED ? NULL : control;
   context->vram = vram == MAP_FAILED ? NULL : vram;
   if (!context->control || !context->vram || map.channels != VG_CHANNELS) return -ENOMEM;

@@ -2,8 +2,8 @@
  *
  * Mapped memory: address ranges are reserved, memory is created, and each can outlive the other. The rules
  * are those of the real driver: whole pages of 2 MiB, a range is mapped once, a mapping goes as a whole, and
- * nothing is accessible before its access is set. Unlike there, memory belongs to one context, and another
- * context of the same device can't access it.
+ * nothing is accessible before its access is set. All contexts of the device can access it. Unlike there, memory
+ * ends with the context that was current when it was created.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +27,7 @@ struct access_of {
   int flags;
 };
 
+enum { USERS = 4 }; /* contexts that use one mapping; of more the last is forgotten */
 #define MAGIC_MEMORY 0x4d454d56
 
 struct memory {
@@ -38,12 +39,18 @@ struct memory {
   struct memory *next;
 };
 
+/* The newest work of a context that uses a mapping, by channel. */
+struct use {
+  CUcontext context;
+  uint64_t seq[VG_CHANNELS];
+};
+
 struct mapping {
   CUdeviceptr address;
   uint64_t bytes;
   struct memory *memory;
   int access;
-  uint64_t used[VG_CHANNELS]; /* newest work that uses it, by channel */
+  struct use uses[USERS];
   struct mapping *next;
 };
 
@@ -71,15 +78,23 @@ static struct mapping *find_mapping(CUdeviceptr address) {
 
 bool vg_mapped(CUcontext context, CUdeviceptr address, uint64_t *offset, uint64_t *bytes) {
   struct mapping *m = find_mapping(address);
-  if (!m || m->memory->context != context || m->access != ACCESS_BOTH) return false;
+  if (!m || m->access != ACCESS_BOTH) return false;
+  CUcontext owner = m->memory->context;
+  if (owner != context && (!owner->number || owner->device != context->device)) return false;
   *offset = m->memory->offset + (address - m->address);
+  if (owner != context) *offset |= (uint64_t)owner->number << VG_NUMBER_SHIFT;
   *bytes = m->bytes - (address - m->address);
   return true;
 }
 
 void vg_mapped_used(CUcontext context, CUdeviceptr address, uint32_t channel) {
   struct mapping *m = find_mapping(address);
-  if (m) m->used[channel] = context->put[channel];
+  if (!m) return;
+  struct use *use = m->uses;
+  while (use < m->uses + USERS - 1 && use->context && use->context != context)
+    use++;
+  if (use->context != context) *use = (struct use){.context = context};
+  use->seq[channel] = context->put[channel];
 }
 
 CUresult vg_mapped_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
@@ -106,6 +121,8 @@ void vg_vmm_destroy(CUcontext context) {
   for (struct mapping **at = &mappings; *at;) {
     struct mapping *m = *at;
     if (m->memory->context != context) {
+      for (int k = 0; k < USERS; k++)
+        if (m->uses[k].context == context) m->uses[k] = (struct use){0};
       at = &m->next;
       continue;
     }
@@ -311,14 +328,13 @@ static bool filled(CUdeviceptr address, uint64_t bytes) {
   return true;
 }
 
-/* Does submitted work use the range? */
-static bool in_use(CUdeviceptr address, uint64_t bytes) {
+/* A context whose submitted work uses the range. */
+static CUcontext user_of(CUdeviceptr address, uint64_t bytes) {
   for (struct mapping *m = mappings; m; m = m->next)
-    for (uint32_t i = 0; i < m->memory->context->channels; i++)
-      if (overlap(m->address, m->bytes, address, bytes) &&
-          m->used[i] > vg_done(m->memory->context, i))
-        return true;
-  return false;
+    for (int k = 0; k < USERS && overlap(m->address, m->bytes, address, bytes); k++)
+      for (uint32_t i = 0; m->uses[k].context && i < m->uses[k].context->channels; i++)
+        if (m->uses[k].seq[i] > vg_done(m->uses[k].context, i)) return m->uses[k].context;
+  return NULL;
 }
 
 /* Like the real driver, it does not wait for submitted work. Work that uses the memory is lost there; here it is
@@ -329,9 +345,9 @@ VG_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   pthread_mutex_lock(&vg_lock);
   if (!whole(bytes) || !filled(address, bytes)) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   CUcontext context = find_mapping(address)->memory->context;
-  if (in_use(address, bytes)) {
-    (void)vg_rm_step(context, VG_MEMORY_TORN, bytes);
-    result = vg_wait_all(context);
+  for (CUcontext user; result == CUDA_SUCCESS && (user = user_of(address, bytes));) {
+    (void)vg_rm_step(user, VG_MEMORY_TORN, bytes);
+    result = vg_wait_all(user);
   }
   if (result == CUDA_SUCCESS) result = vg_rm_step(context, VG_MEMORY_UNMAP, bytes);
   if (result == CUDA_SUCCESS && !filled(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;

@@ -157,6 +157,7 @@ struct vg_context {
   uint32_t group, copy_groups[3];
   unsigned char *control, *vram;
   uint64_t vram_bytes;
+  uint32_t number; /* for other contexts of the device; 0: they can't access its memory */
   int doorbell;
   uint32_t channels;
   uint64_t put[VG_CHANNELS];

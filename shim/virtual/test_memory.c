@@ -214,6 +214,19 @@ static void test_contexts(void) {
   OK(CU(cuMemCreate, &h, (size_t)PAGE, &on_first, 0ull));
   OK(CU(cuMemMap, at, (size_t)PAGE, (size_t)0, h, 0ull));
   TRUE(free_bytes() == 64 * MIB - 11 * PAGE);
+  OK(CU(cuMemSetAccess, at, (size_t)PAGE, &both, (size_t)1));
+  OK(CU(cuMemsetD8_v2, at, (unsigned char)4, (size_t)PAGE));
+  OK(CU(cuCtxSynchronize));
+  OK(CU(cuCtxSetCurrent, context)); /* it is the device's */
+  uint32_t us = 20, seed = 5;
+  uint64_t words[3];
+  void *params[] = {&at, &us, &seed};
+  OK(CU(cuMemsetD8_v2, at + 8, (unsigned char)0, (size_t)8));
+  OK(CU(cuLaunchKernel, spin, 8u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, params, NULL));
+  OK(CU(cuMemcpyDtoH_v2, words, at, sizeof words));
+  TRUE(words[0] != 0x0404040404040404ull && words[1] == 1 && words[2] == 0x0404040404040404ull);
+  OK(CU(cuMemcpyDtoD_v2, at + MIB, at, (size_t)(MIB / 2))); /* in the background */
+  OK(CU(cuCtxSynchronize));
   OK(CU(cuCtxDestroy_v2, second));
   OK(CU(cuCtxSetCurrent, context));
   TRUE(free_bytes() == 64 * MIB);

@@ -22,6 +22,7 @@
 #define VG_ENTRY_BYTES 64
 #define VG_BLOCK_NS 10000 /* granularity of a kernel's work */
 #define VG_NO_ADDRESS 0xFFFFFFFFFFFFFFFFull
+#define VG_NUMBER_SHIFT 44 /* of an offset: whose memory; 0: that of the context itself */
 
 struct vg_request {
   uint32_t magic;
@@ -44,7 +45,7 @@ struct vg_map {
   uint32_t copy_groups[3]; /* to the device, from it, inside it */
   uint32_t device;         /* out from here on */
   uint32_t channels;
-  uint32_t _rsv;
+  uint32_t number; /* of the memory, among those of the file; from 1 */
   uint64_t vram_bytes;
   int32_t control_fd; /* the reply carries the three descriptors */
   int32_t vram_fd;

@@ -23,6 +23,7 @@ const (
 	ringEntries    = 1024
 	headerBytes    = 4096
 	entryBytes     = 64
+	numberShift    = 44 // of an offset: whose memory
 	channelBytes   = headerBytes + ringEntries*entryBytes
 	areaMagic      = 0x41414756
 	noAddress      = ^uint64(0)
@@ -51,7 +52,9 @@ type area struct {
 	account  *gpumodel.Account
 	channels []*areaChannel
 
-	movers   sync.WaitGroup
+	number   uint64
+	siblings map[uint64]*area   // of the same file, by number
+	movers   sync.WaitGroup     // copies that use its memory
 	finished func(*areaChannel) // called by a mover
 	changed  func(*area)        // schedules publication of a fence
 	forget   func()             // the doorbell is about to be closed
@@ -145,6 +148,7 @@ func (a *area) close() {
 		return
 	}
 	a.closed = true
+	delete(a.siblings, a.number)
 	a.sent()
 	if a.forget != nil {
 		a.forget()
@@ -251,10 +255,33 @@ func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel
 	return at, w, nil
 }
 
-// inside reports whether a range lies in VRAM. Alignment is not required.
-func (a *area) inside(offset, bytes uint64) bool {
-	return offset <= uint64(len(a.vram)) && bytes <= uint64(len(a.vram))-offset
+// owner returns the area that an offset is in: the area itself, or another one of the same process and device.
+func (a *area) owner(offset uint64) *area {
+	n := offset >> numberShift
+	if n == 0 {
+		return a
+	}
+	if other := a.siblings[n]; other != nil && !other.closed && other.device == a.device {
+		return other
+	}
+	return nil
 }
+
+// view returns a range of VRAM; nil: there is none. Alignment is not required.
+func (a *area) view(offset, bytes uint64) []byte {
+	owner := a.owner(offset)
+	if owner == nil {
+		return nil
+	}
+	offset &= 1<<numberShift - 1
+	if offset > uint64(len(owner.vram)) || bytes > uint64(len(owner.vram))-offset {
+		return nil
+	}
+	return owner.vram[offset : offset+bytes : offset+bytes]
+}
+
+// inside reports whether a range lies in VRAM.
+func (a *area) inside(offset, bytes uint64) bool { return a.view(offset, bytes) != nil }
 
 // kill disables a channel and sets its error word for the client.
 func (ch *areaChannel) kill() {
@@ -275,7 +302,10 @@ func (ch *areaChannel) Blocks(w *gpumodel.Work, from, to int) {
 	if w.Dst == noAddress {
 		return
 	}
-	at := ch.area.vram[w.Dst : w.Dst+8]
+	at := ch.area.view(w.Dst, 8)
+	if at == nil {
+		return // freed meanwhile
+	}
 	word := binary.LittleEndian.Uint64(at)
 	for b := from; b < to; b++ {
 		word = fold(word, w.Seed, uint32(b))
@@ -287,15 +317,17 @@ func (ch *areaChannel) Blocks(w *gpumodel.Work, from, to int) {
 func (ch *areaChannel) Done(w *gpumodel.Work, at model.Time) {
 	le := binary.LittleEndian
 	if w.Kind == gpumodel.WorkCopy && w.Lane == gpumodel.LaneCompute {
-		ch.area.move(w)
+		dst, src := ch.area.ends(w)
+		move(w, dst, src)
 	}
-	if w.Dst != noAddress {
+	if words := ch.area.view(w.Dst, 8); words != nil {
 		switch w.Kind {
 		case gpumodel.WorkKernel:
-			count := ch.area.vram[w.Dst+8 : w.Dst+16]
-			le.PutUint64(count, le.Uint64(count)+1)
+			if count := ch.area.view(w.Dst+8, 8); count != nil {
+				le.PutUint64(count, le.Uint64(count)+1)
+			}
 		case gpumodel.WorkMark:
-			le.PutUint64(ch.area.vram[w.Dst:w.Dst+8], uint64(at))
+			le.PutUint64(words, uint64(at))
 		case gpumodel.WorkCopy, gpumodel.WorkFill, gpumodel.WorkWait, gpumodel.WorkValue:
 		}
 	}
@@ -314,11 +346,21 @@ func (ch *areaChannel) CopyStart(w *gpumodel.Work) {
 	}
 	ch.moved.Store(false)
 	job := *w
-	ch.area.movers.Add(1)
+	dst, src := ch.area.ends(w)
+	users := []*area{ch.area, ch.area.owner(w.Dst), ch.area.owner(w.Src)}
+	for _, user := range users {
+		if user != nil {
+			user.movers.Add(1)
+		}
+	}
 	go func() {
-		ch.area.move(&job)
+		move(&job, dst, src)
 		ch.moved.Store(true)
-		ch.area.movers.Done() // before finished: close waits for it on the thread that finished needs
+		for _, user := range users { // before finished: close waits for it on the thread that finished needs
+			if user != nil {
+				user.movers.Done()
+			}
+		}
 		ch.area.finished(ch)
 	}()
 }
@@ -326,7 +368,8 @@ func (ch *areaChannel) CopyStart(w *gpumodel.Work) {
 // CopyReady implements Sink.
 func (ch *areaChannel) CopyReady(w *gpumodel.Work) bool {
 	if w.Bytes <= inlineCopy {
-		ch.area.move(w)
+		dst, src := ch.area.ends(w)
+		move(w, dst, src)
 		return true
 	}
 	return ch.moved.Load()
@@ -334,14 +377,23 @@ func (ch *areaChannel) CopyReady(w *gpumodel.Work) bool {
 
 // Reached implements Sink.
 func (ch *areaChannel) Reached(w *gpumodel.Work) bool {
-	return int32(load32(ch.area.vram, int(w.Dst))-w.Seed) >= 0
+	word := ch.area.view(w.Dst, 4)
+	return word == nil || int32(load32(word, 0)-w.Seed) >= 0
+}
+
+// ends returns the memory that a copy or a fill uses.
+func (a *area) ends(w *gpumodel.Work) (dst, src []byte) {
+	dst = a.view(w.Dst, uint64(w.Bytes))
+	if w.Kind == gpumodel.WorkCopy {
+		src = a.view(w.Src, uint64(w.Bytes))
+	}
+	return dst, src
 }
 
 // move executes a copy or a fill.
-func (a *area) move(w *gpumodel.Work) {
-	dst := a.vram[w.Dst : w.Dst+uint64(w.Bytes)]
+func move(w *gpumodel.Work, dst, src []byte) {
 	if w.Kind == gpumodel.WorkCopy {
-		copy(dst, a.vram[w.Src:w.Src+uint64(w.Bytes)])
+		copy(dst, src)
 		return
 	}
 	if len(dst) == 0 {

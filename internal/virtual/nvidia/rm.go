@@ -73,6 +73,8 @@ type rmFile struct {
 	uid     uint32
 	clients map[uint32]*client
 	objects int
+	areas   map[uint64]*area // by number
+	numbers uint64
 }
 
 // resourceManager is the state of the kernel driver: clients of all files, and the devices.
@@ -100,7 +102,7 @@ func newResourceManager(gpus []*gpumodel.GPU, faults *gpumodel.Faults) *resource
 }
 
 func (rm *resourceManager) open(account *gpumodel.Account, uid uint32) *rmFile {
-	return &rmFile{rm: rm, account: account, uid: uid, clients: map[uint32]*client{}}
+	return &rmFile{rm: rm, account: account, uid: uid, clients: map[uint32]*client{}, areas: map[uint64]*area{}}
 }
 
 // close frees all objects of the file.
@@ -247,6 +249,7 @@ func (f *rmFile) mapCall(p vdevice.Packet, done answer) {
 	f.rm.areas++
 	le.PutUint32(p.Arg[20:], uint32(o.device))
 	le.PutUint32(p.Arg[24:], uint32(len(a.channels)))
+	le.PutUint32(p.Arg[28:], uint32(a.number))
 	le.PutUint64(p.Arg[32:], uint64(len(a.vram)))
 	le.PutUint32(p.Arg[52:], abi.NV_OK)
 	done(0, a.fds()...)

@@ -267,6 +267,9 @@ func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, 
 		return nil, err
 	}
 	a.device = o.device
+	f.numbers++
+	a.number, a.siblings = f.numbers, f.areas
+	f.areas[a.number] = a
 	a.changed = func(a *area) { s.dirty = append(s.dirty, a) }
 	a.finished = func(ch *areaChannel) {
 		s.call(func() {
