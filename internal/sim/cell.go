@@ -10,6 +10,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/report"
+	"xsched/internal/residency"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -20,10 +21,13 @@ type cell struct {
 	engine *engine.Engine
 	end    model.Time
 
-	gpus  []*gpumodel.GPU
-	ids   []model.DeviceID
-	nexts []model.Time // of each GPU
-	stale []bool       // nexts is out of date
+	gpus     []*gpumodel.GPU
+	ids      []model.DeviceID
+	nexts    []model.Time // of each GPU
+	memories []*memory    // of each GPU
+	moves    gpumodel.Agenda[*memory]
+	host     residency.Host
+	stale    []bool // nexts is out of date
 
 	insts []*inst
 	ranks []*rank // of session number index+1
@@ -57,6 +61,7 @@ type classSum struct {
 	copied                  int64  // bytes
 	periods                 uint64 // busy periods that the daemon saw
 	offered, done, kernels  uint64
+	memory                  memorySum
 	late                    uint64 // over its deadline or its SLO's latency
 	run                     time.Duration
 	least, most             time.Duration // run of a single one
@@ -78,6 +83,7 @@ func newCell(p *plan, member cellPlan) (*cell, error) {
 	c := &cell{
 		plan: p, engine: e, now: epoch, bell: model.Never, wake: model.Never,
 		random: rand.New(rand.NewPCG(p.seed, 1<<63|uint64(member.devices[0]))),
+		host:   residency.Host{Budget: residency.All},
 		end:    epoch.Add(p.duration), classes: make([]classSum, len(p.scenario.Tenants)),
 	}
 	if p.record != nil {
@@ -89,6 +95,7 @@ func newCell(p *plan, member cellPlan) (*cell, error) {
 		g := gpumodel.NewGPU(epoch, p.costs, nil, nil)
 		c.gpus = append(c.gpus, g)
 		c.ids = append(c.ids, deviceID(device))
+		c.memories = append(c.memories, newMemory(c))
 	}
 	c.nexts = make([]model.Time, len(c.gpus))
 	c.stale = make([]bool, len(c.gpus))
@@ -121,7 +128,7 @@ func (c *cell) run(ctx context.Context) error {
 		if steps%cancelEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		t := min(c.timers.When(), c.bell, c.wake)
+		t := min(c.timers.When(), c.moves.When(), c.bell, c.wake)
 		for _, next := range c.nexts {
 			t = min(t, next)
 		}
@@ -153,6 +160,10 @@ func (c *cell) step(t model.Time) {
 	for c.timers.When() <= t {
 		c.events++
 		c.fire(c.timers.Pop())
+	}
+	for c.moves.When() <= t {
+		c.events++
+		c.moves.Pop().move()
 	}
 	if c.bell <= t {
 		c.bell = model.Never
@@ -269,6 +280,7 @@ func (c *cell) finish() {
 			sum.kernels += r.account.Kernels - r.base.Kernels
 			sum.preemptions += r.account.Preemptions - r.base.Preemptions
 			sum.timeslices += r.account.Timeslices - r.base.Timeslices
+			sum.memory.add(r.moved(c.now))
 		}
 		if sum.instances == 0 || run < sum.least {
 			sum.least = run

@@ -99,6 +99,8 @@ func (s *Scenario) check(root *yaml.Node) error {
 	c.require(s.GPU.CopySlowdown >= 0 && s.GPU.CopySlowdown <= 0.9, "gpu.copy_slowdown", fmt.Sprintf("gpu.copy_slowdown %v is out of range", s.GPU.CopySlowdown), "use 0 to 0.9")
 	c.require(s.GPU.CopyRate >= 0 && s.GPU.CopyRate <= maxCopyRate, "gpu.copy_rate", fmt.Sprintf("gpu.copy_rate %d is out of range", s.GPU.CopyRate), "use bytes per second, up to 10000000000000")
 	c.require(s.GPU.CopySlice == nil || s.GPU.CopySlice.D() >= time.Microsecond, "gpu.copy_slice", "gpu.copy_slice is too short", "use at least 1us")
+	c.require(s.GPU.Memory >= 0, "gpu.memory", "gpu.memory is negative", "use a size such as 141GiB")
+	c.require(s.GPU.MoveRate >= 0 && s.GPU.MoveRate <= maxCopyRate, "gpu.move_rate", fmt.Sprintf("gpu.move_rate %d is out of range", s.GPU.MoveRate), "use bytes per second, up to 10000000000000")
 	if s.Host.Dispatch != nil {
 		c.dist("host.dispatch", s.Host.Dispatch, 0)
 	}
@@ -127,6 +129,7 @@ func (t *Tenant) check(s *Scenario, c *checker) {
 	usable := t.Name != "" && len(t.Name) <= 64 && !strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' })
 	c.require(usable, "name", "no valid name", "set `name:`, up to 64 characters")
 	c.within("count", t.Count, 1, maxInstances)
+	c.require(t.Memory >= 0 && t.Memory <= s.GPU.Memory, "memory", fmt.Sprintf("memory %v does not fit into gpu.memory %v", model.Bytes(t.Memory), model.Bytes(s.GPU.Memory)), "set gpu.memory, or a smaller size")
 	c.within("ranks", t.Ranks, 1, s.Devices)
 	c.require(t.Stop == 0 || t.Stop > t.Start, "stop", "stop is not later than start", "")
 	for i, d := range t.On {

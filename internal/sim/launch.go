@@ -202,6 +202,9 @@ func (in *inst) submit(r *request, w gpumodel.Work) {
 
 // push submits work through the gate.
 func (r *rank) push(w gpumodel.Work) {
+	if r.shut(w) {
+		return
+	}
 	r.page.submitted++
 	if w.Kind == gpumodel.WorkKernel {
 		r.page.launches++

@@ -120,12 +120,23 @@ type Class struct {
 	AloneFirst  *report.Latency `json:"alone_first_token,omitempty"`
 	AlonePer    *report.Latency `json:"alone_per_token,omitempty"`
 	Preemptions uint64          `json:"preemptions"` // in the middle of a kernel
+	// Memory is what moving its memory cost; nil: it has none that moves.
+	Memory *Moves `json:"memory,omitempty"`
 
 	open      bool
 	perSecond float64 // of each, GPU time
 	copied    float64 // of each, bytes per second
 	latency   *report.Histogram
 	wait      *report.Histogram
+}
+
+// Moves are those of the memory of all programs of one tenant entry, warm-up included.
+type Moves struct {
+	Out     uint64  `json:"out"`
+	Back    uint64  `json:"back"`
+	GiB     float64 `json:"gib"`      // of both
+	WaitedS float64 `json:"waited_s"` // work waited for memory
+	Failed  uint64  `json:"failed"`   // programs that got none
 }
 
 // Split divides the devices' time; the parts add up to 1.
@@ -197,6 +208,7 @@ func (s *sum) add(c *cell) {
 		to.late += from.late
 		to.run += from.run
 		to.preemptions += from.preemptions
+		to.memory.add(&from.memory)
 		if to.instances == 0 || from.least < to.least {
 			to.least = from.least
 		}
@@ -227,6 +239,9 @@ func (s *sum) result() *RunResult {
 			GPU: float64(from.run) / window, Least: float64(from.least) / window, Most: float64(from.most) / window,
 			FirstToken: from.firstToken.Latency(), PerToken: from.perToken.Latency(),
 			Preemptions: from.preemptions, latency: &from.latency, wait: &from.wait, open: t.Arrivals.Closed == nil,
+		}
+		if m := from.memory; t.Memory > 0 {
+			c.Memory = &Moves{Out: m.out, Back: m.back, GiB: float64(m.bytes) / (1 << 30), WaitedS: m.waited.Seconds(), Failed: m.failed}
 		}
 		if t.Arrivals.Closed != nil {
 			c.Unfinished = 0 // a closed loop always has some

@@ -82,9 +82,13 @@ type GPU struct {
 	CopySlice    *Duration `yaml:"copy_slice"`
 	CopyRate     int64     `yaml:"copy_rate"`
 	CopySlowdown float64   `yaml:"copy_slowdown"`
-	Channels     int       `yaml:"channels"` // compute channels per process; default 8
-	Level        int       `yaml:"level"`    // highest supported level; default 3
-	Slices       *bool     `yaml:"slices"`   // has hardware timeslices; default yes
+	// Memory is that of each device, for tenants with memory; MoveRate the bytes per second that move in one
+	// direction.
+	Memory   Bytes `yaml:"memory"`
+	MoveRate int64 `yaml:"move_rate"`
+	Channels int   `yaml:"channels"` // compute channels per process; default 8
+	Level    int   `yaml:"level"`    // highest supported level; default 3
+	Slices   *bool `yaml:"slices"`   // has hardware timeslices; default yes
 }
 
 // RPC is the latency of a request to the device's firmware.
@@ -115,6 +119,9 @@ type Tenant struct {
 	OneProcess bool `yaml:"one_process"`
 
 	// User owns the program, and MaxPriority is the administrator's limit of its rank; nil: none.
+	// Memory is what the program holds on each of its devices, and what moves if programs do not fit together.
+	Memory Bytes `yaml:"memory"`
+
 	User        string `yaml:"user"`
 	MaxPriority *int   `yaml:"max_priority"`
 
@@ -168,6 +175,16 @@ type Request struct {
 	At      time.Duration // since the tenant's start; in a closed loop, the think time before it
 	Work    time.Duration // GPU time of each kernel; 0: the tenant's Kernel
 	Kernels int           // of each segment; 0: the tenant's Kernels
+}
+
+// Bytes is a size, such as 90GiB.
+type Bytes model.Bytes
+
+func (g *GPU) moveRate() int64 {
+	if g.MoveRate > 0 {
+		return g.MoveRate
+	}
+	return defaultMoveRate
 }
 
 // Limits of a scenario.

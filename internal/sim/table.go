@@ -49,6 +49,7 @@ func (r *Result) tables() []*report.Table {
 	devices := &report.Table{Left: 1, Head: []string{
 		"policy", "GPU busy", "switching", "idle", "switches", "decisions", "preemptions", "yields", "grants", "lows kept", "of ideal",
 	}}
+	moves := &report.Table{Left: 2, Head: []string{"policy", "tenant", "moves out", "back", "GiB", "waited s", "without memory"}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		for j := range run.Classes {
@@ -57,6 +58,10 @@ func (r *Result) tables() []*report.Table {
 				name = run.Name
 			}
 			tenants.Add(append([]string{name}, run.Classes[j].columns()...)...)
+			if m := run.Classes[j].Memory; m != nil {
+				moves.Add(run.Name, run.Classes[j].Name, strconv.FormatUint(m.Out, 10), strconv.FormatUint(m.Back, 10),
+					fmt.Sprintf("%.1f", m.GiB), fmt.Sprintf("%.1f", m.WaitedS), strconv.FormatUint(m.Failed, 10))
+			}
 			if c := &run.Classes[j]; c.FirstToken != nil {
 				row := append([]string{run.Name, c.Name}, tokenColumns(c.FirstToken, c.AloneFirst)...)
 				tokens.Add(append(row, tokenColumns(c.PerToken, c.AlonePer)...)...)
@@ -73,10 +78,13 @@ func (r *Result) tables() []*report.Table {
 		}
 		devices.Add(append(row, lows...)...)
 	}
-	if len(tokens.Rows) == 0 {
-		return []*report.Table{tenants, devices}
+	out := []*report.Table{tenants}
+	for _, t := range []*report.Table{tokens, moves} {
+		if len(t.Rows) > 0 {
+			out = append(out, t)
+		}
 	}
-	return []*report.Table{tenants, tokens, devices}
+	return append(out, devices)
 }
 
 func tokenColumns(l, alone *report.Latency) []string {

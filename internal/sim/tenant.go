@@ -82,6 +82,9 @@ type rank struct {
 	batch      batch
 	flying     int // submitted and incomplete
 
+	memory    *holding  // nil: none
+	ownMemory memorySum // of its past lives
+
 	gate  gate
 	wants hardware // newest desired state
 	has   hardware // state set on the device
@@ -235,6 +238,9 @@ func (in *inst) join() {
 			q.Hint.Gang = t.Name + gangSuffix(in.ranks[0].id)
 		}
 		c.engine.AddQueue(c.now, q)
+		if t.Memory > 0 {
+			c.memories[r.gpu].take(r, model.Bytes(t.Memory), hint.Priority)
+		}
 	}
 	c.dirty = true
 	if t.Arrivals.Closed == nil {
@@ -254,6 +260,9 @@ func (in *inst) leave() {
 	in.first, in.launching, in.blocked = in.next, in.next, false
 	for _, r := range in.ranks {
 		c.engine.RemoveQueue(c.now, r.id)
+		if r.memory != nil {
+			c.memories[r.gpu].give(r)
+		}
 		r.leaveJoint()
 		r.joined, r.held, r.flying, r.batch = false, nil, 0, batch{}
 		r.page, r.known, r.copies = page{}, daemonView{}, model.Copies{}

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"xsched/internal/model"
 	"xsched/internal/strict"
 )
 
@@ -85,6 +86,16 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 		return &Error{Line: n.Line, Cause: fmt.Sprintf("duration %q is negative", n.Value)}
 	}
 	*d = Duration(v)
+	return nil
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (b *Bytes) UnmarshalYAML(n *yaml.Node) error {
+	v, err := model.ParseBytes(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		return &Error{Line: n.Line, Cause: fmt.Sprintf("%q is not a size", n.Value), Remedy: "write it with a unit: 512MiB, 90GiB"}
+	}
+	*b = Bytes(v)
 	return nil
 }
 
