@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/driver/nvidia/*":  {},
 	"internal/driver/amd/*":     {},
 	"internal/record":           {"internal/atomicfile", "internal/model", "internal/engine"},
-	"internal/sim":              {"internal/model", "internal/strict", "internal/policy", "internal/engine", "internal/virtual/model", "internal/record", "internal/report"},
+	"internal/sim":              {"internal/model", "internal/strict", "internal/policy", "internal/engine", "internal/virtual/model", "internal/record", "internal/report", "internal/residency"},
 	"internal/sim/fleet":        {"internal/model", "internal/sim", "internal/report", "internal/virtual/model"},
 	"internal/sim/fleet/traces": {"internal/sim/fleet"},
 	"tools/capacity":            {"internal/report", "internal/sim/fleet"},
