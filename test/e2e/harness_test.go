@@ -58,6 +58,7 @@ var (
 	scenarios = sync.OnceValues(func() (string, error) { return buildProgram("scenarios") })
 	spread    = sync.OnceValues(func() (string, error) { return buildProgram("gpus") })
 	crowded   = sync.OnceValues(func() (string, error) { return buildProgram("crowded") })
+	movable   = sync.OnceValues(func() (string, error) { return buildProgram("movable") })
 )
 
 func buildProgram(name string) (string, error) {
@@ -82,7 +83,7 @@ func TestMain(m *testing.M) {
 	windowtest.Main()
 	machine() // measures from now on
 	code := m.Run()
-	for _, built := range []func() (string, error){scenarios, spread} {
+	for _, built := range []func() (string, error){scenarios, spread, crowded, movable} {
 		if path, err := built(); err == nil {
 			_ = os.RemoveAll(filepath.Dir(path))
 		}
@@ -114,6 +115,12 @@ func newWorld(t testing.TB, serveArgs ...string) *world {
 // newWorldOf is newWorld with so many GPUs.
 func newWorldOf(t testing.TB, gpus int, serveArgs ...string) *world {
 	t.Helper()
+	return newWorldWith(t, []string{"--devices", strconv.Itoa(gpus)}, serveArgs...)
+}
+
+// newWorldWith is newWorld with options for the virtual GPU.
+func newWorldWith(t testing.TB, gpuArgs []string, serveArgs ...string) *world {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "xs")
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +130,7 @@ func newWorldOf(t testing.TB, gpus int, serveArgs ...string) *world {
 	w.openLog()
 	w.client = client.New(filepath.Join(dir, "control.sock"))
 
-	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"), "--devices", strconv.Itoa(gpus))
+	w.device = exec.Command(xschedPath(t), append([]string{"vgpu", "--socket", w.path("vgpu.sock")}, gpuArgs...)...)
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
 	eventually(t, soon, "the device process answers", func() bool {
