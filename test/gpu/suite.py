@@ -55,7 +55,7 @@ SUITES = {
     "checkpoint": (checkpoint.checkpoint, 110),
     "upgrade": (upgrade.upgrade, 30),
     "watch": (watch.watch, 60),
-    "memory": (memory.memory, 380),
+    "memory": (memory.memory, memory.seconds()),
     "starts": (situations.starts, 20),
     "situations": (situations.situations, 25),
     "guides": (guides.guides, 90),
