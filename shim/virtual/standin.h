@@ -203,7 +203,8 @@ int vg_device_ordinal(CUdevice device); /* the kernel's number; -1: no such devi
 CUcontext vg_context_at(uint32_t index);
 
 /* cuda_rm.c: the requests that create a context (HIP: hip_kfd.c) */
-extern const bool vg_small_by_compute; /* small copies to the device go through the compute channel */
+extern const bool
+    vg_small_by_compute; /* small copies to the device go through the compute channel */
 extern const char vg_container_variable[];       /* of the vendor's container runtime */
 extern const char *const vg_visible_variables[]; /* select and order devices, one after the other */
 int vg_rm_open(void);

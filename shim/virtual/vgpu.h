@@ -54,7 +54,8 @@ struct vg_map {
   uint64_t _rsv1;
 };
 
-#define VG_ASK_OFFSET 12 /* in the control memory: not 0: ask before a copy from or to registered memory */
+#define VG_ASK_OFFSET                                                                              \
+  12 /* in the control memory: not 0: ask before a copy from or to registered memory */
 
 /* VG_ESC_MEMORY: device memory of a context, given back at its end at the latest; and steps with it, which may
  * fail on request. */
