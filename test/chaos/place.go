@@ -37,7 +37,7 @@ func (w *world) folders() (err error) {
 		return err
 	}
 	for _, name := range disks {
-		if path := filepath.Join(w.base, name); unix.Mount("tmpfs", path, "tmpfs", 0, "size=8m,mode=755") == nil {
+		if path := filepath.Join(w.base, name); unix.Mount("tmpfs", path, "tmpfs", 0, "size=12m,mode=755") == nil {
 			w.mounts = append(w.mounts, path)
 		}
 	}
