@@ -345,7 +345,8 @@ func (p *program) grant(bytes model.Bytes, host *Host) bool {
 }
 
 // pinAhead grants host memory before it is needed, because pinning is slow: to the programs that leave first, on
-// a device that is more than half full. What a program does not need any more goes back once it has unpinned it.
+// a device that is more than half full. One program gets half of the budget at most ahead: two that take turns both
+// need some. What a program does not need any more goes back once it has unpinned it.
 func (d *Device) pinAhead(host *Host) {
 	var used model.Bytes
 	for _, p := range d.programs {
@@ -367,7 +368,7 @@ func (d *Device) pinAhead(host *Host) {
 	}
 	for _, p := range all {
 		if full > 0 && used > full/2 {
-			p.grant(p.now.MovableBytes, host)
+			p.grant(min(p.now.MovableBytes, host.Budget/2*8/9), host) // grant adds an eighth
 		}
 	}
 }

@@ -49,6 +49,26 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestTurnsWithLittleHostMemory: the first program leaves the second one what it needs to leave. On an H200 the
+// first one pinned the whole budget, and the second one never left.
+func TestTurnsWithLittleHostMemory(t *testing.T) {
+	w := newWorld(t, 140*gib)
+	w.host.Budget = 100 * gib
+	first := w.add(0, 90*gib)
+	w.run(time.Minute) // alone: everything that it may pin is pinned
+	second := w.add(0, 90*gib)
+	w.run(5 * time.Minute)
+	outs := map[int]int{}
+	for _, m := range w.device.Moves() {
+		if m.Want == WantOut {
+			outs[int(m.ID)]++
+		}
+	}
+	if outs[int(first.ID)] < 3 || outs[int(second.ID)] < 3 {
+		t.Errorf("moves out by program: %v", outs)
+	}
+}
+
 // TestSlowMovesLongTurns: turns grow with what a move costs.
 func TestSlowMovesLongTurns(t *testing.T) {
 	w := newWorld(t, 140*gib)
