@@ -127,7 +127,7 @@ void xsi_helper_start(void) {
     if (result == 0)
       __atomic_store_n(&started, true, __ATOMIC_RELEASE);
     else
-      xsi_log(XSI_ERROR, "no helper thread, running natively: errno=%d", -result);
+      xsi_session_unprepared(result);
     retry_ns = result == 0 ? 0 : now + RETRY_NS;
   }
   xsi_helper_unlock();

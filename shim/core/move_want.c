@@ -15,10 +15,12 @@
 #include "fork.h"
 #include "gate.h"
 #include "move_internal.h"
+#include "session.h"
 
 enum {
   VERDICT_NS = 200000000, /* a daemon that has not answered by then will not */
   RETRY_NS = 2000000,
+  JOIN_NS = 1000000000, /* a daemon that has not let the program in by then is too slow to ask */
 };
 
 static XSI_FORK_STATE uint32_t turn; // 1: a thread asks; and the futex word
@@ -38,6 +40,13 @@ static bool take_turn(void) {
     nap(&turn, 1, RETRY_NS);
   }
   return true;
+}
+
+// A program may allocate before its first session has begun, a few milliseconds after its start.
+static void await_session(void) {
+  uint64_t limit = xsi_now_ns() + JOIN_NS;
+  while (__atomic_load_n(&xsi_session_undecided, __ATOMIC_ACQUIRE) != 0 && xsi_now_ns() < limit)
+    nap(&xsi_session_undecided, 1, RETRY_NS);
 }
 
 static void publish(const struct xsi_move_want *want, uint64_t bytes, uint64_t room) {
@@ -82,9 +91,11 @@ static bool await_verdict(struct xsi_move_want *want) {
 
 bool xsi_move_wants(struct xsi_move_want *want, struct xsi_memory_place place, uint64_t bytes,
                     uint64_t room) {
-  uint64_t now = xsi_now_ns();
-  if (xsi_move_inside() || xsi_gate_silent(now) || xsi_header()->version < 5) return false;
   int saved = errno;
+  if (xsi_move_inside()) return false;
+  await_session();
+  errno = saved;
+  if (xsi_gate_silent(xsi_now_ns()) || xsi_header()->version < 5) return false;
   bool first = want->wanted_ns == 0;
   if (first) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &want->cancel_state);

@@ -67,12 +67,15 @@ static union {
 } out; // the frame being sent
 
 static char command[XSW_COMMAND_BYTES];
+XSI_FORK_STATE uint32_t xsi_session_undecided;
+static void decided(void) { __atomic_store_n(&xsi_session_undecided, 0, __ATOMIC_RELEASE); }
 static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void xsi_session_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_session_unlock(void) { pthread_mutex_unlock(&lock); }
 
 void xsi_session_prepare(void) {
+  __atomic_store_n(&xsi_session_undecided, 1, __ATOMIC_RELEASE);
   int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
   ssize_t length = read(fd, command, sizeof command - 1);
@@ -81,6 +84,11 @@ void xsi_session_prepare(void) {
   command[length] = 0;
   for (ssize_t i = 0; i + 1 < length; i++)
     if (command[i] == 0) command[i] = ' ';
+}
+
+void xsi_session_unprepared(int error) {
+  decided();
+  xsi_log(XSI_ERROR, "no helper thread, running natively: errno=%d", -error);
 }
 
 static bool drivers_pending(void) {
@@ -115,6 +123,7 @@ static void drop_outgoing(void) {
 static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   xsi_fd_close(&session.fd);
   drop_outgoing();
+  decided();
   xsi_for_each_driver(driver)
     driver->tell(false);
   session.retry_ms = retry_ms;
@@ -214,6 +223,7 @@ static void start(uint64_t now) {
     session.greeting_ns = now + (uint64_t)GREETING_LIMIT * MS;
     return;
   }
+  decided();
   xsi_log(XSI_DEBUG, "no daemon: errno=%d", -result);
   session.retry_ns = now + session.retry_ms * MS;
   session.retry_ms *= 2;
@@ -284,6 +294,7 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   xsi_queue_unlock();
   xsi_counters_publish();
   xsi_doorbell_ring();
+  decided();
   session.tick_ns = now + TICK * MS;
   xsi_log(XSI_INFO, "joined session=%llu version=%u", (unsigned long long)welcome->session_id,
           xsi_frame_version);

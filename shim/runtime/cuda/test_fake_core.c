@@ -21,6 +21,7 @@ int xsi_log_threshold = -1;
 static unsigned char page[XSW_PAGE_BYTES] __attribute__((aligned(4096)));
 unsigned char *xsi_page = page;
 bool xsi_page_joined(void) { return true; }
+uint32_t xsi_session_undecided;
 uint32_t xsi_native; /* tests set it: the daemon is silent */
 _Thread_local struct xsi_thread xsi_thread __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
