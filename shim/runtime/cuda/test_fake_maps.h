@@ -275,7 +275,9 @@ static void install(void) {
 }
 
 static const struct xsw_memory_device *entry(void) { return &xsi_page_memory()->devices[0]; }
-static uint64_t fixed(enum xsw_fixed why) { return entry()->fixed[why]; }
+// The mover publishes at any time.
+#define ENTRY(field) __atomic_load_n(&entry()->field, __ATOMIC_ACQUIRE)
+static uint64_t fixed(enum xsw_fixed why) { return ENTRY(fixed[why]); }
 
 static unsigned in_use(void) { // of addresses
   unsigned count = 0;

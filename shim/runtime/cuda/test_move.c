@@ -19,7 +19,7 @@ static void test_alloc(struct fake_context *context) {
   CHECK(cuMemAlloc_v2(&a, 100 * MIB + 1) == 0 && a % XSI_MOVE_GRANULE == 0);
   CHECK(granules[granule(a)].handle != granules[granule(a + 64 * MIB)].handle);
   CHECK(granules[granule(a)].writers == 1u << 3 && room == before - 102 * MIB);
-  CHECK(entry()->movable == 102 * MIB && entry()->used == 100 * MIB + 1);
+  CHECK(ENTRY(movable) == 102 * MIB && ENTRY(used) == 100 * MIB + 1);
   CHECK(cuMemAlloc_v2(&b, 2 * MIB) == 0 && cuMemAlloc_v2(&small, 2 * MIB - 1) == 0 && small < BASE);
   CHECK(fixed(XSW_FIXED_SMALL) == small_before + 2 * MIB - 1);
   CHECK(cuMemGetAddressRange_v2(&base, &bytes, a + 99 * MIB) == 0 && base == a &&
@@ -36,9 +36,9 @@ static void test_alloc(struct fake_context *context) {
   value = id_of(b);
   CHECK(cuMemFreeAsync(b, fake_stream()) == 0);
   CHECK(cuMemAllocPitch_v2(&b, &pitch, 1000, 4096, 4) == 0 && pitch == 1024 && b >= BASE);
-  CHECK(entry()->used == 2 * MIB - 1 + 4 * MIB && id_of(b) != value);
+  CHECK(ENTRY(used) == 2 * MIB - 1 + 4 * MIB && id_of(b) != value);
   CHECK(cuMemFree_v2(b) == 0 && cuMemFree_v2(small) == 0);
-  CHECK(room == before && in_use() == 0 && entry()->movable == 0 && entry()->used == 0);
+  CHECK(room == before && in_use() == 0 && ENTRY(movable) == 0 && ENTRY(used) == 0);
   CHECK(fixed(XSW_FIXED_SMALL) == small_before);
 }
 
@@ -48,7 +48,7 @@ static void test_failures(void) {
   int plain = plain_allocs;
   room = 70 * MIB; // the second piece does not fit
   CHECK(cuMemAlloc_v2(&a, 100 * MIB) == XSI_CU_OUT_OF_MEMORY && a == 7 && plain_allocs == plain);
-  CHECK(room == 70 * MIB && in_use() == 0 && entry()->used == 0);
+  CHECK(room == 70 * MIB && in_use() == 0 && ENTRY(used) == 0);
   room = before;
   int *const results[] = {&map_result, &access_result};
   for (int i = 0; i < 2; i++) { // the driver allocates
@@ -183,7 +183,7 @@ static void test_threads(struct fake_context *context) {
     CHECK(pthread_create(&threads[i], NULL, churn, context) == 0);
   for (int i = 0; i < THREADS; i++)
     pthread_join(threads[i], NULL);
-  CHECK(in_use() == 0 && entry()->movable == 0 && entry()->used == 0);
+  CHECK(in_use() == 0 && ENTRY(movable) == 0 && ENTRY(used) == 0);
 }
 
 int main(void) {

@@ -19,7 +19,7 @@ static int reenter = 1;
 // A lock of ours that is held would never be given: the alarm ends the test. The first call takes the table's
 // lock, the second one the queue's.
 static void call_back(void) {
-  static bool inside;
+  static _Thread_local bool inside;
   if (!reenter || inside) return;
   inside = true;
   xsi_cl_queue_retained(other);
