@@ -130,7 +130,7 @@ static bool __attribute__((cold)) take(struct xsi_work_stream *stream) {
     mine_now = has_noticed(former);
     if (mine_now) {
       owner = mine->token;
-      stream->former = 0;
+      __atomic_store_n(&stream->former, 0, __ATOMIC_RELAXED);
       stream->wasted = 0;
       stream->wasted_at = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
     }
@@ -164,7 +164,7 @@ void xsi_work_court(const struct xsi_work_stream *stream, uint64_t others) {
 
 void xsi_work_give_up(struct xsi_work_stream *stream, uint64_t token) {
   uint64_t busy = xsi_work_freeze(stream);
-  if (stream->former == token) stream->former = 0;
+  if (stream->former == token) __atomic_store_n(&stream->former, 0, __ATOMIC_RELAXED);
   if (stream->owner == token) {
     __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
     if (busy != 0) busy = XSI_WORK_NOBODY;
@@ -179,7 +179,7 @@ void xsi_work_weigh_owner(struct xsi_work_stream *stream) {
   stream->wasted_at = landed;
   stream->wasted = worth ? 0 : stream->wasted + 1;
   if (stream->wasted != MOST_WASTED) return;
-  stream->former = stream->owner;
+  __atomic_store_n(&stream->former, stream->owner, __ATOMIC_RELAXED);
   if (stream->losses < MOST_LOSSES) stream->losses++;
-  __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELEASE);
 }

@@ -448,6 +448,12 @@ static void leave_call(uint64_t token) {
   __atomic_store_n(&mine->calling, 0, __ATOMIC_RELEASE);
 }
 
+// Read while another thread may have the stream frozen: it stores the former owner before the owner.
+static bool has_been_owner(const struct xsi_work_stream *stream, uint64_t token) {
+  return __atomic_load_n(&stream->owner, __ATOMIC_ACQUIRE) == token ||
+         __atomic_load_n(&stream->former, __ATOMIC_RELAXED) == token;
+}
+
 // A thread's default streams go with it, except for work still in them, and it owns no stream any more.
 static void thread_exits(void *unused) {
   (void)unused;
@@ -458,7 +464,7 @@ static void thread_exits(void *unused) {
   xsi_work_unlist_thread();
   for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next)
     for (struct xsi_work_stream *stream = context->streams; stream; stream = stream->next)
-      if (stream->owner == token || stream->former == token) xsi_work_give_up(stream, token);
+      if (has_been_owner(stream, token)) xsi_work_give_up(stream, token);
   for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
     struct xsi_work_stream *stream = lookup(context->handle, XSI_WORK_THREAD, token);
     if (!stream) continue;
