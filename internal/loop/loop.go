@@ -308,7 +308,7 @@ func (l *Loop) decide(now model.Time) {
 func (l *Loop) arm() {
 	next := l.tick
 	if !l.dispatch.stopping {
-		next = min(next, l.due)
+		next = l.memory.due(min(next, l.due))
 	}
 	if len(l.pace.throttled) > 0 || len(l.hints.waiting) > 0 || l.mail.late {
 		next = min(next, l.pace.windowEnd)

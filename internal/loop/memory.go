@@ -26,6 +26,11 @@ const (
 	moversPerUser = 64
 	// memoryPause is the least time between two decisions about a device that doorbells cause.
 	memoryPause = 2 * time.Millisecond
+	// heldMost is for how long an order that waits is looked at between heartbeats. A resume takes a millisecond.
+	heldMost = 100 * time.Millisecond
+	// sizePause is the time between two questions for the size of a device, which its driver learns from the first
+	// program that uses it.
+	sizePause = time.Second
 	// movesKept bounds the moves that wait for the journal.
 	movesKept = 256
 )
@@ -72,8 +77,10 @@ type clientMemory struct {
 // memoryDevice is a device with programs that have memory.
 type memoryDevice struct {
 	*residency.Device
+	sized   model.Time // when its size was asked for; 0: it is known, asked for, or nobody can tell
 	decided model.Time
 	changed bool
+	held    model.Time // since when an order waits until its program is resumed; 0: none does
 	active  bool
 	clients []*Client // scratch of decide
 }
@@ -136,20 +143,33 @@ func (c *Client) usesMemory(gpu model.DeviceID) bool {
 	return true
 }
 
-// device returns a device, and asks for its size if it is new.
+// device returns a device.
 func (m *memory) device(gpu model.DeviceID) *memoryDevice {
 	d := m.devices[gpu]
 	if d == nil {
 		d = &memoryDevice{Device: residency.NewDevice(0)}
 		m.devices[gpu] = d
 		if m.capacity != nil {
-			go func() { // the driver may take its time
-				size := m.capacity(gpu)
-				_ = m.thread.post(context.Background(), func() { d.SetCapacity(size) })
-			}()
+			m.askSize(clock.Now(), gpu, d)
 		}
 	}
 	return d
+}
+
+// askSize asks for the size of a device. The driver may take its time.
+func (m *memory) askSize(now model.Time, gpu model.DeviceID, d *memoryDevice) {
+	d.sized = 0
+	go func() {
+		size := m.capacity(gpu)
+		_ = m.thread.post(context.Background(), func() {
+			if size > 0 {
+				d.SetCapacity(size)
+				d.changed = true
+			} else {
+				d.sized = now
+			}
+		})
+	}()
 }
 
 // remove forgets a client.
@@ -193,10 +213,31 @@ func (m *memory) decide(now model.Time, beat bool) {
 		return // without a daemon, what is away returns by itself
 	}
 	for gpu, d := range m.devices {
-		if beat && d.active || d.changed && (beat || now.Sub(d.decided) >= memoryPause) {
+		if beat && d.sized != 0 && now.Sub(d.sized) >= sizePause {
+			m.askSize(now, gpu, d)
+		}
+		if beat && d.active || d.hurries() && (beat || now.Sub(d.decided) >= memoryPause) {
 			m.decideDevice(now, gpu, d)
 		}
 	}
+}
+
+// hurries reports that the device needs a decision before the next heartbeat.
+func (d *memoryDevice) hurries() bool {
+	return d.changed || d.held != 0 && d.decided.Sub(d.held) < heldMost
+}
+
+// due returns when the next decision is due, if that is before next.
+func (m *memory) due(next model.Time) model.Time {
+	if m.admission.dispatch.stopping {
+		return next
+	}
+	for _, d := range m.devices {
+		if d.hurries() {
+			next = min(next, d.decided.Add(memoryPause))
+		}
+	}
+	return next
 }
 
 func (m *memory) decideDevice(now model.Time, gpu model.DeviceID, d *memoryDevice) {
@@ -215,9 +256,10 @@ func (m *memory) decideDevice(now model.Time, gpu model.DeviceID, d *memoryDevic
 	d.active = residency.Active(programs)
 	orders := d.Decide(now, programs, &m.host)
 	m.granted.Store(int64(m.host.Granted))
+	held := false
 	for i, c := range d.clients {
 		m.exempt(c)
-		m.write(c, gpu, &orders[i])
+		held = m.write(c, gpu, &orders[i]) || held
 		if why, failed := d.HandFailed(c.ID); failed {
 			c.give(gpu, why)
 		}
@@ -225,6 +267,11 @@ func (m *memory) decideDevice(now model.Time, gpu model.DeviceID, d *memoryDevic
 			c.memory.restored = 0
 		}
 		d.active = d.active || orders[i].Sequence != programs[i].Order
+	}
+	if !held {
+		d.held = 0
+	} else if d.held == 0 {
+		d.held = now
 	}
 	for _, move := range d.Moves() {
 		if c := m.registry.clients[move.ID]; c != nil && len(m.moves) < movesKept {
@@ -266,14 +313,16 @@ func (c *Client) give(gpu model.DeviceID, why residency.Result) {
 	c.memory.evicted, c.memory.failed = evicted, failed
 }
 
-// write writes an order into a page. A program is first resumed, so that what it has submitted can end.
-func (m *memory) write(c *Client, gpu model.DeviceID, o *residency.Order) {
+// write writes an order into a page. A program is first resumed, so that what it has submitted can end: held
+// reports that the order waits for that.
+func (m *memory) write(c *Client, gpu model.DeviceID, o *residency.Order) (held bool) {
 	last := c.memory.written[gpu]
 	if last == *o {
-		return
+		return false
 	}
 	next := *o
 	if o.Sequence != last.Sequence && o.Want != residency.WantNothing && c.suspended() {
+		held = true
 		next.Sequence, next.Want, next.Bytes = last.Sequence, last.Want, last.Bytes // the rest of it does not wait
 	}
 	if c.memory.written == nil {
@@ -285,9 +334,10 @@ func (m *memory) write(c *Client, gpu model.DeviceID, o *residency.Order) {
 			c.page.SetMemoryDemand(e, &wire.MemoryDemand{
 				Sequence: next.Sequence, Want: uint32(next.Want), Bytes: next.Bytes, Host: next.Host, Verdict: uint32(next.Verdict), Answered: next.Answered,
 			})
-			return
+			return held
 		}
 	}
+	return held
 }
 
 // suspended reports that a hardware queue of the client is not resumed yet.

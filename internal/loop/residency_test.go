@@ -4,6 +4,7 @@ package loop_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -286,4 +287,47 @@ func TestEvictBeforeProof(t *testing.T) {
 	}
 	c.HandOver(t)
 	sessiontest.Await(t, "the order", func() bool { return c.Page.MemoryDemand(0).Want == wire.WantOut })
+}
+
+// TestRoomInManySteps: a program that allocates in many steps waits for no heartbeat in any of them.
+func TestRoomInManySteps(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	low := moves(t, h, 0, 90*gib)
+	high := moves(t, h, 10, 8*gib) // 2 GiB are free
+	const steps = 6                // in each, as much leaves as has left before
+	fast := 0
+	for range steps {
+		begun := time.Now()
+		before := low.now().Away
+		high.change(func(e *wire.DeviceMemory) {
+			e.Wanted, e.Request, e.Room = 3*gib, uint64(clock.Now()), 2*gib
+		})
+		sessiontest.Await(t, "room", func() bool { return low.now().Away > before })
+		if time.Since(begun) < wire.HeartbeatPeriodNS/2 {
+			fast++
+		}
+		high.change(func(e *wire.DeviceMemory) { e.Wanted, e.Request = 0, 0 })
+	}
+	if fast < steps/2 {
+		t.Errorf("%d of %d steps took less than half a heartbeat", fast, steps)
+	}
+}
+
+// TestSizeIsAskedAgain: a driver that learns a GPU's size from its first program is asked again.
+func TestSizeIsAskedAgain(t *testing.T) {
+	var asked atomic.Int32
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		withHost(200 * gib)(c)
+		c.Loop.Capacity = func(model.DeviceID) model.Bytes {
+			if asked.Add(1) == 1 {
+				return 0
+			}
+			return 100 * gib
+		}
+	})
+	c := h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	c.Page.SetMemory(&wire.DeviceMemory{Device: sessiontest.GPU, Used: 90 * gib, Movable: 90 * gib})
+	c.Ring()
+	sessiontest.Await(t, "host memory is granted ahead", func() bool { return c.Page.MemoryDemand(0).Host > 0 })
 }

@@ -267,12 +267,17 @@ func (p *program) canLeave() model.Bytes {
 	return min(p.now.MovableBytes-p.now.AwayBytes, p.now.resident())
 }
 
-// evict orders out as many bytes as are short.
+// evict orders out as many bytes as are short. A program that allocates does so in many steps. What its victim still
+// has on the device is of no use to that, so it leaves in growing steps: few moves, and at most twice as much.
 func (d *Device) evict(now model.Time, r *program, victims []*program, short model.Bytes, host *Host) {
 	for i, p := range victims {
 		bytes := p.size
 		if i == len(victims)-1 {
-			bytes = min(bytes, max(granule, short))
+			least := max(granule, short)
+			if r.now.AwayBytes == 0 {
+				least = max(least, p.now.AwayBytes)
+			}
+			bytes = min(bytes, least)
 		}
 		p.grant(p.now.AwayBytes+bytes, host)
 		p.leave(now, bytes, Order{By: r.now.ID})
