@@ -12,11 +12,17 @@ import (
 	"xsched/internal/model"
 )
 
+// virtualBranch is the driver's whose layouts the virtual GPU has.
+const virtualBranch = 580
+
 // memory asks RM, on a process's own subdevice, how much of a GPU's memory programs can have; 0: unknown. The
 // layout is that of the published drivers; the answer was not compared with hardware. It is informational.
 func (d *Driver) memory(ctx context.Context, u unit, gpu model.DeviceID) uint64 {
 	major, _, _ := strings.Cut(d.Version(), ".")
 	branch, err := strconv.Atoi(major)
+	if d.Virtual {
+		branch, err = virtualBranch, nil
+	}
 	if err != nil || d.divided(gpu) { // RM would report the memory of the process's instance
 		return 0
 	}

@@ -18,6 +18,9 @@ const (
 	ctrlBusGetPCIInfo      = 0x20801801
 
 	maxSliceUS = 1 << 40
+
+	// branch is the driver's whose layouts and behaviour this one has.
+	branch = 580
 )
 
 // controlCall is a control command in progress.
@@ -46,6 +49,7 @@ var controls = map[uint32]struct {
 	ctrlGroupSetInterleave:                           {isGroup, 4, doSetInterleave},
 	abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:        {isSubdevice, abi.Size[abi.DisableChannels](), doFifoDisable},
 	abi.NV2080_CTRL_CMD_GPU_GET_ID:                   {isSubdevice, abi.Size[abi.GPUID](), doGetID},
+	abi.NV2080_CTRL_CMD_FB_GET_INFO_V2:               {isSubdevice, abi.FBInfoBytes(branch), doGetMemory},
 	ctrlBusGetPCIInfo:                                {isSubdevice, 16, doGetPCIInfo},
 	abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN: {(*object).isChannel, abi.Size[abi.WorkSubmitToken](), doGetToken},
 }
@@ -121,6 +125,17 @@ func doSetInterleave(c *controlCall) {
 
 func doGetID(c *controlCall) {
 	binary.LittleEndian.PutUint32(c.params, uint32(c.object.device+1)<<8)
+	c.reply(abi.NV_OK)
+}
+
+func doGetMemory(c *controlCall) {
+	ask, _ := abi.Decode[abi.GetFBInfo](c.params[:abi.Size[abi.GetFBInfo]()]) // the size was checked
+	if ask.FbInfoListSize != 1 || ask.FbInfoList.Index != abi.NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE {
+		c.reply(abi.NV_ERR_INVALID_ARGUMENT)
+		return
+	}
+	ask.FbInfoList.Data = uint32(c.file.rm.capacity >> 10)
+	copy(c.params, abi.Bytes(&ask))
 	c.reply(abi.NV_OK)
 }
 
