@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "standin.h"
 
 #define PAGE 4096u
+#define STEP (1u << 20)
 enum { ALREADY_REGISTERED = 712, NOT_REGISTERED = 713 }; /* from cuda.h */
 
 struct pinned {
@@ -57,12 +59,30 @@ void vg_pinned_destroy(CUcontext context) {
   }
 }
 
+/* Other calls proceed between two steps, as they do on hardware. */
+static CUresult fill(CUcontext context, const struct pinned *p) {
+  const struct timespec pause = {.tv_nsec = 1000};
+  for (uintptr_t at = 0; at < p->bytes; at += STEP) {
+    if (at > 0) {
+      pthread_mutex_unlock(&vg_lock);
+      nanosleep(&pause, NULL);
+      pthread_mutex_lock(&vg_lock);
+      if (context->magic != MAGIC_CONTEXT) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    uintptr_t left = p->bytes - at;
+    memcpy(context->vram + p->offset + at, (unsigned char *)p->page + at,
+           left < STEP ? left : STEP);
+  }
+  return CUDA_SUCCESS;
+}
+
 static CUresult share(CUcontext context, struct pinned *p) {
   CUresult result = vg_heap_take(context, p->bytes + PAGE, true, &p->block);
   if (result != CUDA_SUCCESS) return result;
   p->offset = (p->block + PAGE - 1) / PAGE * PAGE;
+  result = fill(context, p);
+  if (result != CUDA_SUCCESS) return result; /* its memory went with the context */
   unsigned char *view = context->vram + p->offset;
-  memcpy(view, (void *)p->page, p->bytes);
   if (mremap(view, 0, p->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)p->page) != MAP_FAILED)
     return CUDA_SUCCESS;
   (void)vg_heap_give(context, p->block);
