@@ -160,7 +160,7 @@ def turns(m):
         m.figure("pinned for %s" % w.name, m.pinned(w, big, 75) / m.unit, "units")
     before = {w: m.memory(w) for w in (first, second)}
     begun = time.monotonic()
-    seconds = TURNS_S * (0.25 if m.small else 1)
+    seconds = TURNS_S * (0.25 if m.small else min(1, m.rig.scale))
     counts = {w: len(w.samples) for w in (first, second)}
     time.sleep(seconds)
     took = time.monotonic() - begun
@@ -194,7 +194,7 @@ def by_hand(m):
             m.figure("%s of %d units, %s" % (verb, units, "first time" if k == 0 else "again"), took, "s",
                      "%.1f GB/s; pinned %d units" % (size / took / 1e9, m.memory(a).get("pinned_bytes", 0) // m.unit))
             if k == 2:
-                last = m.memory(a).get("last_move") or {}
+                last = m.memory(a).get("move") or {}
                 m.raw[verb] = last
                 m.verdicts.append(verdict("%s of %d units once pinned" % (verb, units), size / took / 1e9, TARGET_GBPS, False, "GB/s"))
     m.move("evict", a, 90)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast host memory becomes ready for copies, and how fast it is copied: without XSched. pinning.py MIB PIECE_MIB prints a JSON object."""
+"""How fast host memory becomes ready for copies, and how fast it is copied: without XSched. pinning.py MIB PIECE_MIB prints a JSON object.
+pinning.py beside SECONDS: what a thread that makes it ready costs another thread's requests."""
 import ctypes
 import json
 import mmap
@@ -109,6 +110,47 @@ class Driver:
         return found
 
 
+    def beside(self, seconds, slab):
+        """Microseconds that a small request takes, alone and while another thread of the process gets host memory ready, as XSched does."""
+        stream, device, stop = ctypes.c_void_p(), ctypes.c_uint64(), threading.Event()
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        self.call("cuMemAlloc_v2", ctypes.byref(device), ctypes.c_size_t(1 << 20))
+        slabs = [0]
+
+        def pin(touch):
+            self.enter()
+            while not stop.is_set():
+                at, begin = self.host(slab, HUGE)
+                if touch:
+                    self.libc.madvise(begin, slab, POPULATE_WRITE)
+                self.call("cuMemHostRegister_v2", ctypes.c_void_p(begin), ctypes.c_size_t(slab), 0)
+                slabs[0] += 1
+                time.sleep(0.01)
+                self.call("cuMemHostUnregister", ctypes.c_void_p(begin))
+                self.libc.munmap(at, slab + 2 * MIB)
+
+        found = {}
+        for name, touch in (("alone", None), ("pins", False), ("pins, touched before", True), ("alone again", None)):
+            stop.clear()
+            slabs[0], took, thread = 0, [], threading.Thread(target=pin, args=(touch,))
+            if touch is not None:
+                thread.start()
+            end = now() + seconds
+            while now() < end:
+                begun = now()
+                self.call("cuMemsetD8Async", device, 1, ctypes.c_size_t(1 << 20), stream)
+                self.call("cuStreamSynchronize", stream)
+                took.append((now() - begun) * 1e6)
+            stop.set()
+            if touch is not None:
+                thread.join()
+            took.sort()
+            found[name] = {"requests": len(took), "slabs": slabs[0], "p50_us": round(took[len(took) // 2], 1),
+                           "p99_us": round(took[len(took) * 99 // 100], 1), "p999_us": round(took[len(took) * 999 // 1000], 1),
+                           "max_us": round(took[-1], 1)}
+        return found
+
+
 def first_line(path):
     try:
         with open(path) as f:
@@ -118,6 +160,9 @@ def first_line(path):
 
 
 def main():
+    if sys.argv[1] == "beside":
+        print(json.dumps(Driver().beside(float(sys.argv[2]), 64 * MIB), indent=1))
+        return
     size, piece = int(sys.argv[1]) * MIB, int(sys.argv[2]) * MIB
     d = Driver()
     found = {"thp": first_line("/sys/kernel/mm/transparent_hugepage/enabled"), "host": first_line("/proc/meminfo"), "pin": {}}
