@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"xsched/internal/model"
@@ -85,12 +86,16 @@ func (d VGPU) Remaps() (uint64, error) {
 }
 
 // startDevice starts the virtual GPU and injects the fault.
-func (r *Rig) startDevice(ctx context.Context, fault string) error {
+func (r *Rig) startDevice(ctx context.Context, fault string, memory model.Bytes) error {
 	socket := r.DeviceSocket()
 	// A real device does not wait for a CPU, so this one gets a higher scheduling class.
+	argv := []string{"vgpu", "--platform", r.Platform, "--socket", socket, "--devices", "1"}
+	if memory > 0 {
+		argv = append(argv, "--device-memory", strconv.FormatInt(int64(memory), 10))
+	}
 	var s *service
 	_, err := Prioritized(func() (err error) {
-		s, err = r.startService("vgpu", "--platform", r.Platform, "--socket", socket, "--devices", "1")
+		s, err = r.startService(argv...)
 		return err
 	})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/embedded"
+	"xsched/internal/model"
 )
 
 // Faults that a run can inject, to test that the proof detects them.
@@ -47,10 +48,17 @@ func (r *Rig) Close() {
 	}
 }
 
-// OpenPrivate starts a daemon of its own in a private directory, on the GPUs of this machine or, with
-// a platform, on a virtual GPU of its own.
-func OpenPrivate(ctx context.Context, exe, platform, fault string, serveFlags ...string) (_ *Rig, err error) {
-	r := &Rig{Exe: exe, Virtual: platform != "", Platform: platform, Inert: fault == FaultShimInert}
+// Private describes a daemon of its own, on the GPUs of this machine or, with a platform, on a virtual GPU of
+// its own.
+type Private struct {
+	Platform, Fault string
+	Memory          model.Bytes // of the virtual GPU; 0: that of the platform
+	Serve           []string    // further flags
+}
+
+// OpenPrivate starts a daemon of its own in a private directory.
+func OpenPrivate(ctx context.Context, exe string, o Private) (_ *Rig, err error) {
+	r := &Rig{Exe: exe, Virtual: o.Platform != "", Platform: o.Platform, Inert: o.Fault == FaultShimInert}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -63,12 +71,12 @@ func OpenPrivate(ctx context.Context, exe, platform, fault string, serveFlags ..
 	r.cleanup = append(r.cleanup, remove)
 	argv := []string{"serve", "--http", "off", "--self-test", "off"} // nothing else may use the GPU
 	if r.Virtual {
-		if err := r.startDevice(ctx, fault); err != nil {
+		if err := r.startDevice(ctx, o.Fault, o.Memory); err != nil {
 			return nil, err
 		}
-		argv = []string{"serve", "--virtual", "--platform", platform}
+		argv = []string{"serve", "--virtual", "--platform", o.Platform}
 	}
-	if r.Serve, err = r.startService(append(argv, serveFlags...)...); err != nil {
+	if r.Serve, err = r.startService(append(argv, o.Serve...)...); err != nil {
 		return nil, err
 	}
 	return r, r.connect(ctx, r.Serve)
@@ -172,44 +180,57 @@ func (r *Rig) until(ctx context.Context, own *service, try func() error) error {
 	}
 }
 
-// StartTenant starts the i-th tenant as a user would: with `xsched run`.
+// Program describes a load generator.
+type Program struct {
+	Name     string
+	Priority int
+	KernelUS int
+	Depth    int      // kernels in flight
+	Run      []string // further options of xsched run
+	Args     []string // further arguments of its own
+	Bare     bool     // it runs without the shim
+}
+
+// StartTenant starts the i-th tenant.
 func (r *Rig) StartTenant(i int, w Workload) (*Tenant, error) {
+	if i == 0 {
+		return r.Start(Program{Name: TenantName(i), Priority: 10, KernelUS: w.HighUS, Depth: 1})
+	}
+	// Two kernels in flight keep the GPU busy over the low tenants' own pauses.
+	return r.Start(Program{Name: TenantName(i), KernelUS: w.LowUS, Depth: 2, Bare: r.Attached})
+}
+
+// Start starts a load generator as a user would: with `xsched run`.
+func (r *Rig) Start(p Program) (*Tenant, error) {
 	program, err := embedded.Unpack(embedded.Tenant)
 	if err != nil {
 		return nil, fmt.Errorf("unpack the tenant: %w", err)
 	}
-	// Two kernels in flight keep the GPU busy over the low tenants' own pauses.
-	priority, us, depth := 0, w.LowUS, 2
-	if i == 0 {
-		priority, us, depth = 10, w.HighUS, 1
-	}
-	argv := []string{r.Exe, "run"}
-	if r.Virtual {
-		argv = append(argv, "--virtual")
-	}
-	argv = append(argv, "--priority", strconv.Itoa(priority), "--",
-		program, "--name", TenantName(i), "--kernel-us", strconv.Itoa(us), "--depth", strconv.Itoa(depth))
+	argv := append([]string{program, "--name", p.Name, "--kernel-us", strconv.Itoa(p.KernelUS), "--depth", strconv.Itoa(p.Depth)}, p.Args...)
 	if r.Platform != "" {
 		argv = append(argv, "--api", r.virtual().API)
 	}
 	env := WithEnv("XSCHED_DIR=" + r.Dir)
-	if i > 0 && r.Attached {
-		for len(argv) > 0 && argv[0] != "--" { // the shim's part
-			argv = argv[1:]
-		}
-		argv = argv[1:]
+	if p.Bare {
 		more, err := r.DeviceEnv()
 		if err != nil {
 			return nil, err
 		}
 		env = append(env, more...)
+	} else {
+		run := []string{r.Exe, "run"}
+		if r.Virtual {
+			run = append(run, "--virtual")
+		}
+		run = append(append(run, "--priority", strconv.Itoa(p.Priority)), p.Run...)
+		argv = append(append(run, "--"), argv...)
 	}
 	if r.Inert {
 		env = append(env, "XSCHED_DISABLE=1")
 	}
 	var t *Tenant
 	r.Scheduling, err = Prioritized(func() (err error) {
-		t, err = StartTenant(TenantName(i), argv, env)
+		t, err = StartTenant(p.Name, argv, env)
 		return err
 	})
 	return t, err

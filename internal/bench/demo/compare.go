@@ -35,7 +35,9 @@ type CompareOptions struct {
 	Modes   []string      // default all
 	// Attached adds a scenario with one low tenant that has no shim and is attached.
 	Attached bool
-	Seed     uint64 // of the order of the blocks; 0: a new one
+	// Memory adds the scene of programs that don't fit into the GPU's memory together.
+	Memory bool
+	Seed   uint64 // of the order of the blocks; 0: a new one
 
 	Out      string   // folder for result.json and report.html; empty: none
 	Progress *os.File // where the progress bar goes; quiet if not a terminal
@@ -141,7 +143,7 @@ func Compare(ctx context.Context, o CompareOptions) (*Result, error) {
 	open := bench.OpenRunning
 	if o.Virtual {
 		open = func(ctx context.Context, exe, _ string) (*bench.Rig, error) {
-			return bench.OpenPrivate(ctx, exe, o.Platform, o.Fault)
+			return bench.OpenPrivate(ctx, exe, bench.Private{Platform: o.Platform, Fault: o.Fault})
 		}
 	}
 	r, err := open(ctx, o.Exe, o.Dir)
@@ -153,6 +155,9 @@ func Compare(ctx context.Context, o CompareOptions) (*Result, error) {
 		res.Device, res.Platform = bench.VirtualDevice, r.Platform
 	}
 	steps := 0
+	if o.Memory {
+		steps++
+	}
 	plans := o.plans(nil)
 	for i := range plans {
 		steps += plans[i].steps()
@@ -167,6 +172,12 @@ func Compare(ctx context.Context, o CompareOptions) (*Result, error) {
 		}
 		res.Scenarios = append(res.Scenarios, *s)
 		res.Machine.Scheduling = r.Scheduling
+	}
+	if o.Memory {
+		bar.Step(memoryScene)
+		if res.Memory, err = runMemory(ctx, &o); err != nil {
+			return nil, bench.WithContext(ctx, err)
+		}
 	}
 	bar.Finish()
 	if o.Out != "" {

@@ -72,6 +72,9 @@ func (r *Result) WriteReport(w io.Writer) error {
 	for i := range r.Scenarios {
 		r.addScenario(p, &r.Scenarios[i])
 	}
+	if r.Memory != nil {
+		r.Memory.addTo(p)
+	}
 	p.Add(report.Block{Section: "How to read this report", List: []string{
 		"Modes. alone: the low tenants are paused. native: XSched is off; the hardware shares the GPU in timeslices of 2 ms. xsched-lv1: further launches of the low " +
 			"tenants are held; running kernels continue. xsched-lv2 and xsched-lv3: low tenants are preempted in mid-kernel.",
@@ -154,8 +157,12 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 	p.AddChart(report.Distributions("Latency histogram", "latency of a request (log)", report.Micros, dists),
 		"The same requests, one row per mode, each scaled to its highest bar. The vertical line is the P99.")
 	p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.WholePercent, split), "From the device's own record.")
+	addProof(p, s.Proof.Checks)
+}
+
+func addProof(p *report.Page, checks []bench.Check) {
 	proof := &report.Table{Left: 3, Head: []string{"check", "", "evidence"}}
-	for _, c := range s.Proof.Checks {
+	for _, c := range checks {
 		mark := "✗"
 		if c.OK {
 			mark = "✓"

@@ -63,6 +63,7 @@ type Result struct {
 	Seed      uint64         `json:"seed"`
 	Workload  bench.Workload `json:"workload"`
 	Scenarios []Scenario     `json:"scenarios"`
+	Memory    *Memory        `json:"memory,omitempty"`
 }
 
 // Scenario is one loaded set of processes, measured in every mode.

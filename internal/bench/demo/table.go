@@ -32,6 +32,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 			fmt.Fprintf(&b, "  - %s\n", remark)
 		}
 	}
+	if r.Memory != nil {
+		r.Memory.writeText(&b)
+	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}

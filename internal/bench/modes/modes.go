@@ -130,7 +130,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	r, err := bench.OpenPrivate(ctx, o.Exe, virtual.Default().Name, o.Fault, "--policy", o.Policy)
+	r, err := bench.OpenPrivate(ctx, o.Exe, bench.Private{Platform: virtual.Default().Name, Fault: o.Fault, Serve: []string{"--policy", o.Policy}})
 	if err != nil {
 		return nil, bench.WithContext(ctx, err)
 	}

@@ -101,7 +101,7 @@ func Measure(ctx context.Context, o Options) (*Result, error) {
 	if err := out.measureNull(ctx, exe, o); err != nil {
 		return nil, err
 	}
-	r, err := bench.OpenPrivate(ctx, exe, virtual.Default().Name, "")
+	r, err := bench.OpenPrivate(ctx, exe, bench.Private{Platform: virtual.Default().Name})
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func Measure(ctx context.Context, o Options) (*Result, error) {
 // measureNull measures on the null driver, whose device has neither a kernel driver nor a PCI
 // address, so its queues compete without a verification.
 func (out *Result) measureNull(ctx context.Context, exe string, o Options) error {
-	r, err := bench.OpenPrivate(ctx, exe, virtual.Default().Name, "")
+	r, err := bench.OpenPrivate(ctx, exe, bench.Private{Platform: virtual.Default().Name})
 	if err != nil {
 		return err
 	}

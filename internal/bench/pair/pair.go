@@ -161,7 +161,7 @@ func (c *colocation) run(ctx context.Context) error {
 	}
 	// On a real host the daemon does not compete with other measurements for a CPU.
 	scheduling, err := bench.Prioritized(func() (err error) {
-		c.rig, err = bench.OpenPrivate(ctx, c.Exe, platform, "", flags...)
+		c.rig, err = bench.OpenPrivate(ctx, c.Exe, bench.Private{Platform: platform, Serve: flags})
 		return err
 	})
 	if err != nil {
