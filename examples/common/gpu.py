@@ -26,7 +26,7 @@ class Gpu:
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._driver, name)(*arguments)
         if code != 0:
-            raise RuntimeError(f"{name}: {code}")
+            raise RuntimeError(f"{name}: {'out of GPU memory' if code == 2 else code}")
 
     def _made(self, name: str, *arguments: object) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
@@ -56,7 +56,10 @@ class Gpu:
         self.launches += 1
 
     def zero(self, address: int, size: int, stream: object) -> None:
-        self._call("cuMemsetD8Async", ctypes.c_uint64(address), 0, ctypes.c_size_t(size), stream)
+        self.fill(address, 0, size, stream)
+
+    def fill(self, address: int, value: int, size: int, stream: object) -> None:
+        self._call("cuMemsetD8Async", ctypes.c_uint64(address), value, ctypes.c_size_t(size), stream)
 
     def fetch(self, host: ctypes.Array, address: int, size: int, stream: object) -> None:
         self._call("cuMemcpyDtoHAsync_v2", host, ctypes.c_uint64(address), ctypes.c_size_t(size), stream)

@@ -51,8 +51,9 @@ def main() -> int:
     p = argparse.ArgumentParser(description="A training job.")
     p.add_argument("--backend", choices=sorted(backend.NAMES), default=None, help="default: pytorch if it finds a GPU")
     p.add_argument("--run", action="store_true", help="train at once and read no commands")
+    p.add_argument("--weights-mib", type=int, default=0, help="further GPU memory that it holds")
     a = p.parse_args()
-    job = Job(backend.load(a.backend or backend.detect()).Training(DEPTH))
+    job = Job(backend.load(a.backend or backend.detect()).Training(DEPTH, a.weights_mib))
     print("ready", flush=True)
     while a.run:
         job.step()

@@ -23,14 +23,35 @@ def device() -> torch.device:
     return torch.device("cuda")
 
 
+class Weights:
+    """Memory that is as large as the weights of a model. A part of it is compared after each batch or step."""
+
+    BLOCK, PART = 8 << 20, 64 << 10
+
+    def __init__(self, mib: int) -> None:
+        self.blocks, self.number = [], 0
+        for i in range(mib * (1 << 20) // self.BLOCK):
+            self.blocks.append(torch.full((self.BLOCK,), i % 255 + 1, dtype=torch.uint8, device="cuda"))
+
+    def right(self) -> bool:
+        """True if the next part is as it was."""
+        if not self.blocks:
+            return True
+        turn, i = divmod(self.number, len(self.blocks))
+        self.number += 1
+        at = turn * self.PART % self.BLOCK
+        return bool((self.blocks[i][at:at + self.PART] == i % 255 + 1).all())
+
+
 class Encoder:
     """An encoder of the size of BERT. Batches are padded to powers of two: with equal shapes, the same
     kernels run, and an answer does not depend on the other rows."""
 
     platform, datatype, launches = "pytorch", "FP32", None
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, weights_mib: int = 0) -> None:
         self.device = device()
+        self.weights = Weights(weights_mib)
         layer = nn.TransformerEncoderLayer(WIDTH, HEADS, INNER, activation="gelu", batch_first=True)
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.body = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
@@ -47,7 +68,10 @@ class Encoder:
         rows += [[0] * LENGTH] * (padded(len(batch)) - len(batch))
         tokens = torch.tensor(rows, device=self.device) % VOCABULARY
         hidden = self.words(tokens) + self.places.weight
-        return self.body(hidden)[:len(batch), 0, :OUTPUTS].cpu().tolist()
+        answer = self.body(hidden)[:len(batch), 0, :OUTPUTS].cpu().tolist()
+        if not self.weights.right():
+            raise RuntimeError("the weights have changed")
+        return answer
 
 
 def padded(rows: int) -> int:
@@ -59,8 +83,9 @@ class Training:
 
     platform, launches = "pytorch", None
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, weights_mib: int = 0) -> None:
         self.device = device()
+        self.weights = Weights(weights_mib)
         self.net = nn.Sequential(*[part for _ in range(DEPTH) for part in (nn.Linear(SIDE, SIDE), nn.GELU())])
         self.net.to(self.device)
         self.first = [p.detach().clone() for p in self.net.parameters()]
@@ -90,4 +115,4 @@ class Training:
     def finish(self, number: int) -> bool:
         slot = number % len(self.events)
         self.events[slot].synchronize()
-        return self.hosts[slot].item() == self.right[number % CYCLE]
+        return self.hosts[slot].item() == self.right[number % CYCLE] and self.weights.right()

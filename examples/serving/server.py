@@ -153,14 +153,15 @@ def main() -> int:
     p.add_argument("--max-batch", type=int, default=8, help="rows of a batch")
     p.add_argument("--delay-ms", type=float, default=1.0, help="longest wait for a larger batch")
     p.add_argument("--queue", type=int, default=64, help="waiting requests; more are refused with 503")
+    p.add_argument("--weights-mib", type=int, default=0, help="further GPU memory that the model holds")
     a = p.parse_args()
-    if a.max_batch < 1 or a.queue < 1 or a.delay_ms < 0:
-        p.error("--max-batch and --queue must be at least 1, --delay-ms at least 0")
+    if a.max_batch < 1 or a.queue < 1 or a.delay_ms < 0 or a.weights_mib < 0:
+        p.error("--max-batch and --queue must be at least 1, --delay-ms and --weights-mib at least 0")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     kind = a.backend or backend.detect()
-    batcher = Batcher(lambda: backend.load(kind).Encoder(a.max_batch), a.max_batch, a.delay_ms / 1e3, a.queue)
+    batcher = Batcher(lambda: backend.load(kind).Encoder(a.max_batch, a.weights_mib), a.max_batch, a.delay_ms / 1e3, a.queue)
     try:
         server = Server((a.host, a.port), batcher)
     except OSError as e:

@@ -63,14 +63,38 @@ def open_gpu() -> Gpu:
     return gpu
 
 
+class Weights:
+    """Memory that is as large as the weights of a model. A part of it is compared after each batch or step."""
+
+    BLOCK, PART = 8 << 20, 64 << 10
+
+    def __init__(self, gpu: Gpu, mib: int, stream: object) -> None:
+        self.gpu, self.stream, self.number = gpu, stream, 0
+        self.blocks = [gpu.memory(self.BLOCK) for _ in range(mib * (1 << 20) // self.BLOCK)]
+        for i, address in enumerate(self.blocks):
+            gpu.fill(address, i % 255 + 1, self.BLOCK, stream)
+        self.host = gpu.pinned(self.PART) if self.blocks else None
+
+    def right(self) -> bool:
+        """True if the next part is as it was."""
+        if not self.blocks:
+            return True
+        turn, i = divmod(self.number, len(self.blocks))
+        self.number += 1
+        self.gpu.fetch(self.host, self.blocks[i] + turn * self.PART % self.BLOCK, self.PART, self.stream)
+        self.gpu.wait(self.stream)
+        return self.host.raw == bytes([i % 255 + 1]) * self.PART
+
+
 class Encoder:
     """All layers run once per batch, the head once per row."""
 
     platform, datatype = "virtual", "BYTES"
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, weights_mib: int = 0) -> None:
         self.gpu = open_gpu()
         self.stream = self.gpu.stream()
+        self.weights = Weights(self.gpu, weights_mib, self.stream)
         self.slots, self.host = self.gpu.memory(SLOT * (most + 1)), self.gpu.pinned(SLOT * (most + 1))
 
     @property
@@ -87,6 +111,8 @@ class Encoder:
         self.gpu.fetch(self.host, self.slots, SLOT * (rows + 1), self.stream)
         self.gpu.wait(self.stream)
         words = [struct.unpack_from("<Q", self.host, SLOT * i)[0] for i in range(rows + 1)]
+        if not self.weights.right():
+            raise RuntimeError("the weights have changed")
         return [[f"{word:016x}", f"{words[0]:016x}"] for word in words[1:]]
 
 
@@ -95,9 +121,10 @@ class Training:
 
     platform = "virtual"
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, weights_mib: int = 0) -> None:
         self.gpu = open_gpu()
         self.stream = self.gpu.stream()
+        self.weights = Weights(self.gpu, weights_mib, self.gpu.stream())
         self.slots, self.hosts = self.gpu.memory(SLOT * depth), [self.gpu.pinned(SLOT) for _ in range(depth)]
         self.events = [self.gpu.event() for _ in range(depth)]
         self.right = functools.reduce(lambda word, i: fold(word, i + 1, KERNEL_US), range(STEP_KERNELS), 0)
@@ -119,4 +146,4 @@ class Training:
         """Waits for a step. True if its result is right."""
         slot = number % len(self.events)
         self.gpu.wait_event(self.events[slot])
-        return struct.unpack_from("<Q", self.hosts[slot])[0] == self.right
+        return struct.unpack_from("<Q", self.hosts[slot])[0] == self.right and self.weights.right()
