@@ -552,7 +552,7 @@ capacity: ## search how many GPUs fleets need, some minutes: figures, table and 
 .PHONY: docs
 docs: build ## write the documentation as a web site to out/site, and check its links and the quick start's commands
 	@$(GO) run ./tools/site -out out/site
-	@$(RUN_TESTS) go -count 1 -timeout 5m -run '^TestLongQuickStartPage$$' ./test/operator
+	@$(RUN_TESTS) go -count 1 -timeout 5m -run '^TestLongWalkThroughs$$' ./test/operator
 
 .PHONY: results
 results: build ## add GPU runs (RUNS=OUT_DIR/results.json ...) to docs/results; redraw page, pictures, the README table and quoted figures

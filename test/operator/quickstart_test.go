@@ -143,68 +143,103 @@ func (s *shell) run(command string, documented []string) []string {
 	return got
 }
 
-// TestLongQuickStartPage runs every command of the page and compares the output with the documented one,
-// but for its numbers.
-func TestLongQuickStartPage(t *testing.T) {
-	product(t, "bin/xsched")
-	dir, err := os.MkdirTemp("", "xs")
-	if err != nil {
-		t.Fatal(err)
+// walk runs the commands of a page.
+type walk struct {
+	*shell
+	daemon             *client.Client
+	running            int // programs that should have joined
+	programs, measured int
+}
+
+// await waits until as many programs as should run have queues, and no others are there.
+func (w *walk) await(what string) {
+	w.t.Helper()
+	eventually(w.t, what, func() bool {
+		list, err := w.daemon.List(context.Background())
+		if err != nil || len(list.Processes) != w.running {
+			return false
+		}
+		for _, p := range list.Processes {
+			if len(p.Queues) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// do runs a command and compares its output with the documented one, but for its numbers.
+func (w *walk) do(s step) {
+	w.t.Helper()
+	if s.command == "kill %1" { // the daemon
+		w.running = 0
+		w.await("the programs have left")
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	got := w.run(s.command, s.output)
+	switch {
+	case strings.HasPrefix(s.command, "xsched serve"):
+		eventually(w.t, "the daemon answers", func() bool { _, err := w.daemon.Version(context.Background()); return err == nil })
+	case strings.HasPrefix(s.command, "kill") && s.command != "kill %1":
+		w.running -= strings.Count(s.command, " ")
+		w.await("the programs have left")
+	case strings.HasPrefix(s.command, "xsched run") && strings.HasSuffix(s.command, "&"):
+		w.programs++
+		w.running++
+		w.await("the program has joined")
+	case strings.Contains(s.command, "load.py"):
+		w.measured++
+		checkLoad(w.t, got)
+	case strings.HasPrefix(s.command, "xsched list"), strings.HasPrefix(s.command, "xsched top"),
+		strings.HasPrefix(s.command, "xsched status"), strings.HasPrefix(s.command, "xsched logs"):
+		eventually(w.t, fmt.Sprintf("%s shows %q", s.command, s.output), func() bool {
+			return len(missing(s.output, got)) == 0 || len(missing(s.output, w.run(s.command, nil))) == 0
+		})
+		return
+	}
+	if absent := missing(s.output, got); len(absent) > 0 {
+		w.t.Errorf("%s: the page shows lines that the command did not print: %q; it printed %q", s.command, absent, got)
+	}
+}
+
+// TestLongWalkThroughs runs every command of the pages.
+func TestLongWalkThroughs(t *testing.T) {
+	for _, page := range []struct {
+		name                        string
+		commands, programs, measure int // at least, exactly, exactly
+	}{
+		{"docs/quickstart.md", 15, 2, 3},
+		{"docs/guides/memory.md", 15, 5, 1},
+	} {
+		t.Run(filepath.Base(page.name), func(t *testing.T) {
+			product(t, "bin/xsched")
+			dir, err := os.MkdirTemp("", "xs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			w := &walk{shell: newShell(t, "XSCHED_DIR="+dir), daemon: client.New(filepath.Join(dir, "control.sock"))}
+			defer w.daemon.Close()
+			ports := strings.NewReplacer("8000", portNumber(t), "8001", portNumber(t))
+			steps := console(t, page.name)
+			for _, s := range steps {
+				if s.command == "make build" { // a prerequisite of this test
+					continue
+				}
+				s.command = ports.Replace(s.command)
+				w.do(s)
+			}
+			if len(steps) < page.commands || w.programs != page.programs || w.measured != page.measure {
+				t.Errorf("%d commands, %d programs and %d measurements; the page no longer has its form", len(steps), w.programs, w.measured)
+			}
+			eventually(t, "the daemon has ended", func() bool { _, err := w.daemon.Version(context.Background()); return err != nil })
+		})
+	}
+}
+
+func portNumber(t *testing.T) string {
+	t.Helper()
 	_, port, _ := strings.Cut(freePort(t), ":")
-	sh := newShell(t, "XSCHED_DIR="+dir)
-	c := client.New(filepath.Join(dir, "control.sock"))
-	defer c.Close()
-	programs, measured := 0, 0
-	steps := console(t, "docs/quickstart.md")
-	for _, s := range steps {
-		if s.command == "make build" { // a prerequisite of this test
-			continue
-		}
-		command := strings.ReplaceAll(s.command, "8000", port)
-		if strings.HasPrefix(command, "kill %1") {
-			eventually(t, "the programs have left", func() bool {
-				list, err := c.List(context.Background())
-				return err == nil && len(list.Processes) == 0
-			})
-		}
-		got := sh.run(command, s.output)
-		switch {
-		case strings.HasPrefix(command, "xsched serve"):
-			eventually(t, "the daemon answers", func() bool { _, err := c.Version(context.Background()); return err == nil })
-		case strings.HasPrefix(command, "xsched run"):
-			programs++
-			eventually(t, "the program has joined", func() bool {
-				list, err := c.List(context.Background())
-				if err != nil || len(list.Processes) != programs {
-					return false
-				}
-				for _, p := range list.Processes {
-					if len(p.Queues) == 0 {
-						return false
-					}
-				}
-				return true
-			})
-		case strings.Contains(command, "load.py"):
-			measured++
-			checkLoad(t, got)
-		case strings.HasPrefix(command, "xsched list"), strings.HasPrefix(command, "xsched top"),
-			strings.HasPrefix(command, "xsched status"), strings.HasPrefix(command, "xsched logs"):
-			eventually(t, fmt.Sprintf("%s shows %q", command, s.output), func() bool {
-				return len(missing(s.output, got)) == 0 || len(missing(s.output, sh.run(command, nil))) == 0
-			})
-			continue
-		}
-		if absent := missing(s.output, got); len(absent) > 0 {
-			t.Errorf("%s: the page shows lines that the command did not print: %q; it printed %q", s.command, absent, got)
-		}
-	}
-	if len(steps) < 15 || programs != 2 || measured != 3 {
-		t.Errorf("%d commands, %d programs and %d measurements; the page no longer has its form", len(steps), programs, measured)
-	}
-	eventually(t, "the daemon has ended", func() bool { _, err := c.Version(context.Background()); return err != nil })
+	return port
 }
 
 // checkLoad checks what the load generator says about the answers; their latency is not judged.
