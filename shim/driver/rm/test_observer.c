@@ -314,7 +314,9 @@ static void question_under_way(void) {
   CHECK(!xsi_teardown_ask());
   xsi_teardown_set(0);
   CHECK(xsi_teardown_ask());
+  start = xsi_now_ns();
   test_free(device, client, 0x5c000003); // by a thread that was cancelled in its question
+  CHECK(xsi_teardown_until() - start >= 102000000); // the wait for it takes nothing from the time
   CHECK(!xsi_teardown_ask());
   xsi_teardown_reset();
   test_free(device, client, client);
