@@ -139,6 +139,19 @@ func TestShimLayers(t *testing.T) {
 	}
 }
 
+// TestShimVendorWords checks what counts as a vendor's name in the core.
+func TestShimVendorWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"xsi_rm_lock()": "xsi_rm", "xsi_kfd_lock()": "xsi_kfd", "xsi_hip_look()": "xsi_hip", "xsi_cl_status(event)": "xsi_cl_",
+		"xsi_cu_enter()": "xsi_cu_", "hipSetDevice(0)": "hipS", "/dev/kfd": "kfd",
+		"xsi_clock_now()": "", "xsi_clear_used()": "", "ship_it()": "", "damd": "", "form_a": "",
+	} {
+		if got := vendorWord.FindString(text); got != want {
+			t.Errorf("%q: have %q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestFindCircle checks that a circle is found.
 func TestFindCircle(t *testing.T) {
 	graph := map[string][]string{"a": {"b"}, "b": {"c", "d"}, "d": {"b"}}

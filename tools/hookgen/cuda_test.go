@@ -71,6 +71,40 @@ func cudaKindsOf(symbol string) string {
 	return ""
 }
 
+// TestCUDAClasses: what certain calls may do, by their names, whether they are hooked or not.
+func TestCUDAClasses(t *testing.T) {
+	list, err := readEntries(root, cuda.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for names, classes := range map[string]string{
+		`^cuEGLStream(Consumer|Producer)`:  "shares",
+		`^cu(Module|Library)Unload$`:       "unloads",
+		`^cuGL(Unm|M)apBufferObject`:       "passes",
+		`^cuGraphInstantiateWithParams`:    "passes",
+		`Trim|^cuMemPoolDestroy$`:          "passes",
+		`ResetPersisting|^cuFlushGPU`:      "passes",
+		`^cuMemFree|^cuMemHostUnregister$`: "passes hooked",
+		`^cuMemMapArrayAsync`:              "hooked",
+		`^cuMemcpy(3D)?WithAttributes`:     "hooked",
+		`^cuLaunchHostFunc`:                "hooked",
+	} {
+		found := 0
+		for _, e := range list.entries {
+			if !regexp.MustCompile(names).MatchString(e.name) {
+				continue
+			}
+			found++
+			if !slices.Contains(strings.Fields(classes), e.class) {
+				t.Errorf("%s is of class %s, want one of: %s", e.name, e.class, classes)
+			}
+		}
+		if found < 2 {
+			t.Errorf("%s: only %d entry points", names, found)
+		}
+	}
+}
+
 // TestCUDADefaultStreams: a function for the default stream of the thread does what the other does.
 func TestCUDADefaultStreams(t *testing.T) {
 	calls := table(t, cuda)

@@ -239,6 +239,54 @@ static void test_refused(void) {
   CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
+// ---- the lock of the tables -----------------------------------------------------------------------
+
+static int reached; // steps of the thread that uses its streams
+
+static void *use_streams(void *context) {
+  enum { MANY = 32 };
+  CUstream own[MANY];
+  make_current(context);
+  for (int i = 0; i < MANY; i++) {
+    own[i] = fake_stream();
+    CHECK(launch(own[i]) == 0 && cuStreamSynchronize(own[i]) == 0);
+  }
+  __atomic_store_n(&reached, 1, __ATOMIC_SEQ_CST);
+  while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
+    pause_us(100);
+  for (int i = 0; i < MANY; i++) // one becomes busy and idle
+    CHECK(launch(own[0]) == 0 && cuStreamSynchronize(own[0]) == 0);
+  __atomic_store_n(&reached, 2, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < 3 * MANY; i++) // each launch is into another one
+    CHECK(launch(own[i % MANY]) == 0);
+  __atomic_store_n(&reached, 3, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < MANY; i++)
+    CHECK(cuStreamSynchronize(own[i]) == 0 && cuStreamDestroy_v2(own[i]) == 0);
+  return NULL;
+}
+
+static bool reaches(int step) {
+  for (int i = 0; i < 5000 && __atomic_load_n(&reached, __ATOMIC_SEQ_CST) < step; i++)
+    pause_us(1000);
+  return __atomic_load_n(&reached, __ATOMIC_SEQ_CST) >= step;
+}
+
+// Launches and waits of known streams go on while another thread has it.
+static void test_no_work_lock(struct fake_context *context) {
+  pthread_t thread;
+  stop = 0;
+  CHECK(pthread_create(&thread, NULL, use_streams, context) == 0);
+  CHECK(reaches(1));
+  xsi_work_lock();
+  __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+  bool waits = reaches(2), switches = waits && reaches(3);
+  xsi_work_unlock();
+  pthread_join(thread, NULL);
+  CHECK(waits);
+  CHECK(!waits || switches);
+  CHECK(becomes_idle(0));
+}
+
 // ---- contexts that go while the watcher is at it -------------------------------------------------
 
 static void *make_and_destroy(void *unused) {
@@ -269,6 +317,7 @@ int main(void) {
   struct fake_context *context = fake_context();
   test_refused();
   test_never_waits();
+  test_no_work_lock(context);
   test_captures(context);
   test_hammer(context);
   xsi_slot(0)->in_flight = 8;

@@ -16,10 +16,24 @@ static cl_command_queue_properties properties;
 static int live, markers; /* atomic */
 static int reenter = 1;
 
+// Mutexes of this thread: how many it has taken, and holds.
+static _Thread_local unsigned taken, holds;
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+  taken++, holds++;
+  return __real_pthread_mutex_lock(mutex);
+}
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex) {
+  holds--;
+  return __real_pthread_mutex_unlock(mutex);
+}
+
 // A lock of ours that is held would never be given: the alarm ends the test. The first call takes the table's
-// lock, the second one the queue's.
+// lock, which is a mutex, the second one the queue's.
 static void call_back(void) {
   static _Thread_local bool inside;
+  CHECK(holds == 0);
   if (!reenter || inside) return;
   inside = true;
   xsi_cl_queue_retained(other);
@@ -120,8 +134,10 @@ static void test_pending_stays(void) {
     all[i] = command(3);
   first->status = CL_COMPLETE;
   CHECK(xsi_cl_queue_query(queue) == XSI_WORK_PENDING);
-  for (int i = 0; i < 3000; i++)
+  for (int i = 1; i < 3000; i++)
     all[i]->status = CL_COMPLETE;
+  CHECK(xsi_cl_queue_query(queue) == XSI_WORK_PENDING); // the oldest is not
+  all[0]->status = CL_COMPLETE;
   CHECK(xsi_cl_queue_query(queue) == XSI_WORK_DONE);
   end();
 }
@@ -136,6 +152,19 @@ static void test_ordered(void) {
   fake_release((cl_event)last);
   last->status = CL_COMPLETE;
   CHECK(xsi_cl_queue_query(queue) == XSI_WORK_DONE);
+  end();
+}
+
+// Commands into a queue that is known take no lock that other queues take, too.
+static void test_no_mutex(void) {
+  begin(0);
+  reenter = 0;
+  command(CL_COMPLETE);
+  unsigned before = taken;
+  for (int i = 0; i < 100; i++)
+    command(CL_COMPLETE);
+  CHECK(taken == before);
+  reenter = 1;
   end();
 }
 
@@ -231,6 +260,7 @@ int main(void) {
   test_completed_go();
   test_pending_stays();
   test_ordered();
+  test_no_mutex();
   test_threads();
   test_ordered_threads();
   printf("ok opencl queues\n");
