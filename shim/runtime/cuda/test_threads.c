@@ -254,8 +254,8 @@ static void *use_streams(void *context) {
   __atomic_store_n(&reached, 1, __ATOMIC_SEQ_CST);
   while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
     pause_us(100);
-  for (int i = 0; i < MANY; i++) // one becomes busy and idle
-    CHECK(launch(own[0]) == 0 && cuStreamSynchronize(own[0]) == 0);
+  for (int i = 0; i < MANY; i++) // the one that it used last becomes busy and idle
+    CHECK(launch(own[MANY - 1]) == 0 && cuStreamSynchronize(own[MANY - 1]) == 0);
   __atomic_store_n(&reached, 2, __ATOMIC_SEQ_CST);
   for (int i = 0; i < 3 * MANY; i++) // each launch is into another one
     CHECK(launch(own[i % MANY]) == 0);
