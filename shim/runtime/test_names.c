@@ -85,11 +85,30 @@ static void test_asked_driver(void) {
   CHECK(COUNTED(unhooked) == before + 1);
 }
 
+static void *address_of_extension(const char *name) {
+  return strcmp(name, "clFinish") == 0 ? (void *)0x2000 : (void *)0x1000;
+}
+
+// OpenCL's extensions are reached by their addresses only, other functions also by them.
+static void test_extensions(void) {
+  int ask = xsi_runtime_find(&xsi_cl_runtime, "clGetExtensionFunctionAddress");
+  int finish = xsi_runtime_find(&xsi_cl_runtime, "clFinish");
+  CHECK(ask >= 0 && finish >= 0);
+  xsi_cl_runtime.real[ask] = (void *)address_of_extension;
+  xsi_cl_runtime.real[finish] = (void *)0x2000;
+  void *(*get)(const char *) = (void *(*)(const char *))xsi_cl_runtime.symbols[ask].hook;
+  uint64_t before = COUNTED(unhooked);
+  CHECK(get("clFinish") == xsi_cl_runtime.symbols[finish].hook);
+  CHECK(get("clEnqueueNewestKHR") == (void *)0x1000 && COUNTED(unhooked) == before + 1);
+  CHECK(get("clEnqueueCommandBufferKHR") == (void *)0x1000 && COUNTED(unhooked) == before + 1);
+}
+
 int main(void) {
   xsi_count(hooked_calls, 1); // lists this thread's counters
   test_suspects();
   test_sorted();
   test_asked_driver();
+  test_extensions();
   test_counted_once();
   if (failures) return 1;
   printf("ok names\n");

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,7 +16,7 @@ import (
 // under construction, and a reset that AMD's runtime ignores.
 var notWork = regexp.MustCompile(`^(hipStream(Get|Set|Copy|IsCapturing|UpdateCapture)\w*|hip(Drv)?Graph(Add|Exec|Memcpy|Memset|Kernel|External|Batch)\w*|hipDevicePrimaryCtxReset)$`)
 
-// TestHIPTableIsComplete compares the table with the exports of the real libraries.
+// TestHIPTableIsComplete compares the table and the list of entry points with the exports of the real libraries.
 func TestHIPTableIsComplete(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "shim/runtime/hip/testdata/names.txt"))
 	if err != nil {
@@ -43,6 +45,13 @@ func TestHIPTableIsComplete(t *testing.T) {
 	}
 	if len(nodes) < 500 {
 		t.Errorf("only %d names", len(nodes))
+	}
+	list, err := readEntries(root, hip.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range list.missing(slices.Sorted(maps.Keys(nodes))) {
+		t.Errorf("%s is not in entry_points.txt", name)
 	}
 }
 
