@@ -188,8 +188,8 @@ func entryBody(c call) string {
 		return waits("wait")
 	case "event record":
 		external := ""
-		if c.dialect.dir == cuda.dir && len(c.types) > 2 {
-			external = "  xsi_cu_record_flags(a2);\n"
+		if len(c.types) > 2 {
+			external = "  " + p + "record_flags(a2);\n"
 		}
 		return fmt.Sprintf("%s  struct xsi_wait wait;\n  xsi_begin_record(%s, &wait, a0, %s);\n"+
 			"  return xsi_end_record(&wait, a0, %s);\n", external, account, stream, real)
@@ -217,7 +217,7 @@ func entryBody(c call) string {
 	case "about asks":
 		return c.resident(real)
 	case "about events":
-		return fmt.Sprintf("  __atomic_store_n(&xsi_cu_graph_events, true, __ATOMIC_RELAXED);\n  %senter();\n%s", p, c.resident(real))
+		return fmt.Sprintf("  __atomic_store_n(&%sgraph_events, true, __ATOMIC_RELAXED);\n  %senter();\n%s", p, p, c.resident(real))
 	}
 	parts := strings.Split(c.detail, "/")
 	switch c.kind {
@@ -226,8 +226,8 @@ func entryBody(c call) string {
 			"  return %send_ext(call, a%s, %s);\n", p, on, parts[1], parts[2], p, parts[2], real)
 	case "launch":
 		graph := ""
-		if strings.HasPrefix(c.symbol, "cuGraphLaunch") {
-			graph = "  xsi_cu_graph_launches();\n"
+		if strings.Contains(c.symbol, "GraphLaunch") {
+			graph = "  " + p + "graph_launches();\n"
 		}
 		return graph + fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on+c.kernel(), real)
 	case "inside":

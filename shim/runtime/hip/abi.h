@@ -43,6 +43,7 @@ typedef struct hipMemcpyAttributes hipMemcpyAttributes;
 typedef struct hipArrayMapInfo hipArrayMapInfo;
 typedef struct hipMemAllocationProp hipMemAllocationProp;
 typedef struct hipGraphEdgeData hipGraphEdgeData;
+typedef struct hipGraphNodeParams hipGraphNodeParams;
 typedef struct hipExternalSemaphoreSignalParams hipExternalSemaphoreSignalParams;
 typedef struct hipExternalSemaphoreWaitParams hipExternalSemaphoreWaitParams;
 

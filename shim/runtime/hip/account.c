@@ -15,6 +15,7 @@ int xsi_hip_state = XSI_HIP_FRESH;
 _Thread_local bool xsi_hip_entered __attribute__((tls_model("initial-exec")));
 _Thread_local hipStream_t xsi_hip_early __attribute__((tls_model("initial-exec")));
 bool xsi_hip_alive;
+bool xsi_hip_graph_events;
 
 // The runtime does not survive a fork; a child that starts one anew begins like any process.
 static void reset_in_child(void) {

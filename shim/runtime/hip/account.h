@@ -80,6 +80,17 @@ static inline struct xsi_work_stream *xsi_hip_work(hipStream_t stream) {
   return XSI_LIKELY(context) ? xsi_work_find(&xsi_hip_platform, context, handle) : NULL;
 }
 
+/* A graph may record events, also those that stand for work in a stream: none does after its launch. */
+extern bool xsi_hip_graph_events; /* atomic */
+static inline void xsi_hip_graph_launches(void) {
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_hip_graph_events, __ATOMIC_RELAXED)))
+    xsi_work_events_forget_all();
+}
+static inline void xsi_hip_record_flags(unsigned flags) {
+  if (XSI_UNLIKELY((flags & XSI_HIP_RECORD_EXTERNAL) != 0))
+    __atomic_store_n(&xsi_hip_graph_events, true, __ATOMIC_RELAXED);
+}
+
 /* ---- work ------------------------------------------------------------------------- */
 
 /* Launches have it inlined, as far as it is the same stream again and again. Whose a default stream

@@ -18,6 +18,7 @@ enum xsi_hip_constants {
   XSI_HIP_EVENT_FLAGS = 3, /* blocking sync, no timing */
   XSI_HIP_HOST_TO_DEVICE = 1,
   XSI_HIP_DEVICE_TO_HOST = 2,
+  XSI_HIP_RECORD_EXTERNAL = 1,
   XSI_HIP_OP_WAIT_32 = 1,
   XSI_HIP_OP_WAIT_64 = 4,
 };

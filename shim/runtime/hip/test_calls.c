@@ -412,6 +412,43 @@ static void test_ext_overtaken(void) {
   CHECK(hipStreamDestroy(overtaken) == 0);
 }
 
+// ---- events that graphs record ------------------------------------------------------------------
+
+static void by_nothing(hipEvent_t event) { (void)event; }
+static void by_node(hipEvent_t event) { hipGraphAddEventRecordNode(NULL, NULL, NULL, 0, event); }
+static void by_any_node(hipEvent_t event) {
+  (void)event; // among the parameters
+  hipGraphAddNode(NULL, NULL, NULL, 0, NULL);
+}
+static void by_another_event(hipEvent_t event) { hipGraphEventRecordNodeSetEvent(NULL, event); }
+static void by_instance(hipEvent_t event) {
+  hipGraphExecEventRecordNodeSetEvent(NULL, NULL, event);
+}
+static void by_external(hipEvent_t event) {
+  (void)event; // recorded in a stream after a capture that recorded it, too
+  hipEventRecordWithFlags((hipEvent_t)0x78000, NULL, XSI_HIP_RECORD_EXTERNAL);
+}
+
+// The event's last record is the graph's: its end says nothing of the stream in which it was recorded before.
+static void test_graph_events(void) {
+  static void (*const ways[])(hipEvent_t) = {by_node,     by_any_node, by_another_event,
+                                             by_instance, by_external, by_nothing};
+  hipEvent_t event = (hipEvent_t)0x77000;
+  for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
+    hipStream_t stream, of_graph;
+    __atomic_store_n(&xsi_hip_graph_events, false, __ATOMIC_RELAXED);
+    CHECK(hipStreamCreate(&stream) == 0 && hipStreamCreate(&of_graph) == 0);
+    CHECK(launch_into(stream) == 0 && hipEventRecord(event, stream) == 0);
+    ways[i](event);
+    CHECK(hipGraphLaunch(NULL, of_graph) == 0 && hipStreamSynchronize(of_graph) == 0);
+    CHECK(hipEventQuery(event) == 0);
+    if (any_busy() != (ways[i] != by_nothing)) printf("FAIL graph event %u\n", i), failures++;
+    CHECK(hipStreamSynchronize(stream) == 0 && !any_busy());
+    CHECK(hipStreamDestroy(stream) == 0 && hipStreamDestroy(of_graph) == 0);
+  }
+  __atomic_store_n(&xsi_hip_graph_events, false, __ATOMIC_RELAXED);
+}
+
 // ---- devices, strangers, forks -------------------------------------------------------------------
 
 static int busy_function(void) {
@@ -516,7 +553,7 @@ int main(void) {
       if (strcmp(call->detail, "create") == 0) test_create(call);
     } else if (kind_is(call, "capture"))
       test_capture(call);
-    else if (kind_is(call, "pass") || kind_is(call, "await"))
+    else if (kind_is(call, "pass") || kind_is(call, "await") || kind_is(call, "about"))
       test_pass(call);
     else if (kind_is(call, "hand"))
       test_hand(call);
@@ -530,6 +567,7 @@ int main(void) {
   test_capture_end_fails();
   test_ext_events();
   test_ext_overtaken();
+  test_graph_events();
   test_devices();
   test_stranger();
   test_watcher();

@@ -11,6 +11,7 @@
 #if HIP_VERSION_MAJOR < 6
 typedef int hipDriverProcAddressQueryResult;
 typedef struct hipGraphEdgeData hipGraphEdgeData;
+typedef struct hipGraphNodeParams hipGraphNodeParams;
 typedef struct hipFunctionLaunchParams hipFunctionLaunchParams;
 #endif
 #if HIP_VERSION_MAJOR < 7
@@ -41,6 +42,7 @@ SAME(XSI_HIP_EVENT_FLAGS, hipEventBlockingSync | hipEventDisableTiming);
 SAME(XSI_HIP_HOST_TO_DEVICE, hipMemcpyHostToDevice);
 SAME(XSI_HIP_DEVICE_TO_HOST, hipMemcpyDeviceToHost);
 #if HIP_VERSION_MAJOR >= 7
+SAME(XSI_HIP_RECORD_EXTERNAL, hipEventRecordExternal);
 SAME(XSI_HIP_OP_WAIT_32, hipStreamMemOpWaitValue32);
 SAME(XSI_HIP_OP_WAIT_64, hipStreamMemOpWaitValue64);
 _Static_assert(sizeof(hipStreamBatchMemOpParams) == 48, "operations on values");
