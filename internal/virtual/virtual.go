@@ -47,8 +47,6 @@ type Platform struct {
 	// OwnerSuspends means that only the owner of a queue can suspend it, at
 	// level 2, without timeslices. A debugger reaches level 3 from outside.
 	OwnerSuspends bool
-	// Movable: programs' memory can leave the GPU and return.
-	Movable bool
 	// Label and Notice go with every figure; empty: none.
 	Label, Notice string
 	// Serve is the device process.
@@ -62,7 +60,7 @@ type Platform struct {
 func All() []Platform {
 	return []Platform{
 		{
-			Name: "nvidia", Kernel: embedded.VirtualRM, Vendor: embedded.VirtualCUDA, API: "cuda", Serve: serveNVIDIA, Movable: true,
+			Name: "nvidia", Kernel: embedded.VirtualRM, Vendor: embedded.VirtualCUDA, API: "cuda", Serve: serveNVIDIA,
 			socket: "vgpu.sock", socketEnv: "XSCHED_VGPU_SOCKET",
 		},
 		{

@@ -93,6 +93,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuGraphGetNodes(CUgraph graph, void **nodes, size_t *count);
 CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes);
 CUresult cuMemFree(CUdeviceptr address);
+CUresult cuMemHostRegister_v2(void *page, size_t bytes, unsigned int flags);
+CUresult cuMemHostUnregister(void *page);
 CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags);
 CUresult cuMemFreeHost(void *address);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,

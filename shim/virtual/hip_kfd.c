@@ -239,8 +239,10 @@ void vg_rm_give(CUcontext context, uint64_t ticket) {
   (void)call(KFD_FREE_MEMORY, arg);
 }
 
+/* Memory that is unmapped under work: the process has a memory access fault. */
 CUresult vg_rm_step(CUcontext context, uint32_t op, uint64_t bytes) {
-  (void)context, (void)op, (void)bytes;
+  (void)bytes;
+  if (op == VG_MEMORY_TORN) context->broken = CUDA_ERROR_ILLEGAL_ADDRESS;
   return CUDA_SUCCESS;
 }
 

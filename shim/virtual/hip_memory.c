@@ -19,6 +19,9 @@ HIP_CALL(hipFree, (void *address), cuMemFree(AT(address)))
 HIP_CALL(hipHostMalloc, (void **address, size_t bytes, unsigned int flags),
          cuMemHostAlloc(address, bytes, flags))
 HIP_CALL(hipHostFree, (void *address), cuMemFreeHost(address))
+HIP_CALL(hipHostRegister, (void *address, size_t bytes, unsigned int flags),
+         cuMemHostRegister_v2(address, bytes, flags))
+HIP_CALL(hipHostUnregister, (void *address), cuMemHostUnregister(address))
 HIP_CALL(hipMemGetInfo, (size_t * free_bytes, size_t *total), cuMemGetInfo_v2(free_bytes, total))
 
 HIP_CALL(hipMallocPitch, (void **address, size_t *pitch, size_t width, size_t height),

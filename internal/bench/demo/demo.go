@@ -83,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	res, try, err := undisturbed(ctx, func() (*Result, error) {
 		return Compare(ctx, CompareOptions{
-			Virtual: true, Platform: o.Platform, Attached: platform(o.Platform).OwnerSuspends, Memory: platform(o.Platform).Movable, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
+			Virtual: true, Platform: o.Platform, Attached: platform(o.Platform).OwnerSuspends, Memory: true, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
 			Out: o.Out, Progress: o.Progress, Fault: o.Fault, Exe: o.Exe,
 		})
 	})

@@ -178,10 +178,16 @@ func (k *Kernel) getClocks(c *call) {
 // usedVRAM is what all processes have on a GPU.
 func (k *Kernel) usedVRAM(id uint32) (used uint64) {
 	for _, p := range k.processes {
-		for handle, m := range p.memory {
-			if m.vram && uint32(handle>>32) == id {
-				used += m.bytes
-			}
+		used += p.usedVRAM(id)
+	}
+	return used
+}
+
+// usedVRAM is what a process has on a GPU.
+func (p *Process) usedVRAM(id uint32) (used uint64) {
+	for handle, m := range p.memory {
+		if m.vram && uint32(handle>>32) == id {
+			used += m.bytes
 		}
 	}
 	return used

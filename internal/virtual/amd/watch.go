@@ -76,8 +76,13 @@ func (s *server) look(q vdevice.Query) vdevice.Reply {
 
 func (k *Kernel) stats() *vdevice.Stats {
 	out := &vdevice.Stats{NowNS: int64(k.system.Now()), Remaps: k.remaps}
-	for _, g := range k.gpus {
+	for i, g := range k.gpus {
 		out.Devices = append(out.Devices, g.model.Totals())
+		for pid, p := range k.processes {
+			if bytes := p.usedVRAM(g.id); bytes > 0 {
+				out.Memory = append(out.Memory, vdevice.MemoryUse{Device: i, PID: pid, Bytes: bytes})
+			}
+		}
 	}
 	for _, a := range k.accounts {
 		out.Clients = append(out.Clients, *a)

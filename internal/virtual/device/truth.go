@@ -53,7 +53,7 @@ type Stats struct {
 	Objects  int `json:"objects"`  // RM objects. NVIDIA only
 	Contexts int `json:"contexts"` // mapped submission memories. NVIDIA only
 
-	Memory []MemoryUse `json:"memory,omitempty"` // device memory by process. NVIDIA only
+	Memory []MemoryUse `json:"memory,omitempty"` // device memory by process
 
 	Held []Held `json:"held,omitempty"` // controls in progress on GPUs that hang. NVIDIA only
 

@@ -13,6 +13,7 @@
 typedef int hipError_t;
 typedef int hipDevice_t;
 typedef int hipMemcpyKind;
+typedef int hipPointer_attribute;
 typedef int hipStreamCaptureMode;
 typedef int hipStreamCaptureStatus;
 typedef int hipDriverProcAddressQueryResult;
@@ -42,6 +43,8 @@ typedef struct hipMemcpy3DPeerParms hipMemcpy3DPeerParms;
 typedef struct hipMemcpyAttributes hipMemcpyAttributes;
 typedef struct hipArrayMapInfo hipArrayMapInfo;
 typedef struct hipMemAllocationProp hipMemAllocationProp;
+typedef struct hipPointerAttribute_t hipPointerAttribute_t;
+typedef struct hipIpcMemHandle_st hipIpcMemHandle_t;
 typedef struct hipGraphEdgeData hipGraphEdgeData;
 typedef struct hipGraphNodeParams hipGraphNodeParams;
 typedef struct hipExternalSemaphoreSignalParams hipExternalSemaphoreSignalParams;
@@ -61,6 +64,19 @@ typedef struct hipExtent {
 typedef struct hipMemLocation {
   int type, id;
 } hipMemLocation;
+
+typedef struct hipMemAccessDesc {
+  hipMemLocation location;
+  int flags;
+} hipMemAccessDesc;
+
+/* hipMemAllocationProp as it is from HIP 6 on. */
+struct xsi_hip_properties {
+  int type, handle_types;
+  hipMemLocation location;
+  void *win32;
+  unsigned char flags[8];
+};
 
 /* Up to the stream, which is at the same place in both. */
 typedef struct hipLaunchConfig_t {

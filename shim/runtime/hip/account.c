@@ -124,7 +124,10 @@ struct xsi_call xsi_hip_begin(uintptr_t stream) {
 static bool enter(void) { return xsi_hip_enter(); }
 static struct xsi_work_stream *work(uintptr_t stream) { return xsi_hip_work((hipStream_t)stream); }
 static void unknown(uintptr_t stream) {
-  if (stream <= XSI_WORK_THREAD) xsi_hip_early = (hipStream_t)stream;
+  if (stream <= XSI_WORK_THREAD)
+    xsi_hip_early = (hipStream_t)stream; // before any memory of the process
+  else
+    xsi_work_unrecorded();
 }
 
 const struct xsi_account xsi_hip_account = {

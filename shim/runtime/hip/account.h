@@ -66,6 +66,8 @@ extern const struct xsi_account xsi_hip_account;        /* account.c */
 struct xsi_call xsi_hip_begin(uintptr_t stream);        /* begin_launch, not inlined */
 extern const struct xsi_work_platform xsi_hip_platform; /* platform.c */
 uintptr_t xsi_hip_context(int device);                  /* 0: none of that number */
+struct xsi_memory_place;
+bool xsi_hip_place_of(uintptr_t context, struct xsi_memory_place *place); /* memory.c */
 /* Of the calling thread. A thread that has not used HIP yet is on the first one. */
 static inline uintptr_t xsi_hip_current(void) {
   if (XSI_UNLIKELY(!__atomic_load_n(&xsi_hip_alive, __ATOMIC_ACQUIRE))) return 0;

@@ -3,8 +3,8 @@
 // The entry points written by hand: events, waits for a device, launches on several devices, the
 // old way of launching, and the questions for entry points.
 
-#include "account.h"
 #include "core/memory.h"
+#include "move.h"
 
 /* Begins one: a call of the runtime by itself goes straight on. Work is counted where it begins. */
 #define BEGIN_WORK(symbol, ...)                                                                    \
@@ -86,6 +86,8 @@ XSI_HOOK(hipCtxSynchronize)
 // kept away.
 hipError_t hipDeviceReset(void) {
   BEGIN(hipDeviceReset, );
+  xsi_hip_moves_no_more();
+  xsi_move_enter();
   uintptr_t context = xsi_hip_current();
   if (context) {
     struct xsi_work_context *excluded = xsi_work_exclude(context);
@@ -94,7 +96,11 @@ hipError_t hipDeviceReset(void) {
     xsi_hip_streams_forget((int)(context - xsi_hip_context(0)));
   }
   hipError_t result = xsi_hip_done(real());
-  if (context && result == XSI_HIP_SUCCESS) xsi_memory_drop_context(context);
+  if (context && result == XSI_HIP_SUCCESS) {
+    xsi_memory_drop_context(context);
+    xsi_hip_unback_device(context);
+  }
+  xsi_move_leave();
   return result;
 }
 XSI_HOOK(hipDeviceReset)

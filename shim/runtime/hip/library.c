@@ -19,6 +19,7 @@
 #include "core/log.h"
 #include "core/options.h"
 #include "core/real.h"
+#include "core/work.h"
 
 #define RUNTIME "libamdhip64"
 
@@ -148,12 +149,18 @@ static bool is_first(void *address) {
   return true;
 }
 
+// Work of another copy passes: memory does not move beside it.
+static void several(void) {
+  __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED);
+  xsi_work_unrecorded();
+}
+
 static bool adopt(unsigned slot, void *address) {
   if (is_first(address)) {
     note_code(address);
     return true;
   }
-  __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED); // its own calls of itself meet us, too
+  several(); // its own calls of itself meet us, too
   xsi_count(unhooked, 1);
   xsi_log(XSI_WARN, "%s of a second copy of the HIP runtime passes unhooked",
           xsi_hip_symbols[slot].name);
@@ -233,7 +240,7 @@ void xsi_hip_look(void) {
   struct search search = {.inside = NULL};
   dl_iterate_phdr(visit, &search);
   if (search.runtimes < 2) return;
-  __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED);
+  several();
   xsi_log(XSI_WARN, "%u copies of the HIP runtime are loaded; one of them is scheduled",
           search.runtimes);
 }

@@ -2,7 +2,7 @@
 //
 // struct xsi_work_platform for HIP. Only real functions of the runtime are called here, never hooks.
 
-#include "account.h"
+#include "move.h"
 
 #include "runtime/pci.h"
 
@@ -17,8 +17,7 @@ uintptr_t xsi_hip_context(int device) {
 
 static int device_of(uintptr_t context) { return (int)((const char *)context - places); }
 
-// Makes the device the thread's for one question, where that matters.
-static hipError_t turn_to(uintptr_t context, int *before) {
+hipError_t xsi_hip_turn_to(uintptr_t context, int *before) {
   int device = device_of(context);
   *before = -1;
   if (xsi_hip_current() == context) return XSI_HIP_SUCCESS;
@@ -28,10 +27,12 @@ static hipError_t turn_to(uintptr_t context, int *before) {
   return result;
 }
 
-static void turn_back(int before) {
+void xsi_hip_turn_back(int before) {
   if (before >= 0) xsi_hip_call_real(hipSetDevice, before);
 }
 
+#define turn_to xsi_hip_turn_to
+#define turn_back xsi_hip_turn_back
 #define P(name) xsi_hip_##name
 #define C(name) XSI_HIP_##name
 #define REAL(name, ...) xsi_hip_call_real(hip##name, __VA_ARGS__)
@@ -68,9 +69,9 @@ static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
     return answer(xsi_hip_call_real(hipStreamQuery, (hipStream_t)stream));
   }
   int before;
-  hipError_t result = turn_to(context, &before);
+  hipError_t result = xsi_hip_turn_to(context, &before);
   if (result == XSI_HIP_SUCCESS) result = xsi_hip_call_real(hipStreamQuery, NULL);
-  turn_back(before);
+  xsi_hip_turn_back(before);
   return answer(result);
 }
 

@@ -21,6 +21,9 @@
 
 typedef unsigned long long address;
 typedef void *handle;
+#ifdef HIP
+#include "movable_hip.h"
+#else
 int cuInit(unsigned);
 int cuDevicePrimaryCtxRetain(handle *, int);
 int cuCtxCreate_v2(handle *, unsigned, int);
@@ -43,6 +46,7 @@ int cuMemcpyDtoH_v2(void *, address, size_t);
 int cuMemcpyDtoHAsync_v2(void *, address, size_t, handle);
 int cuMemcpyHtoDAsync_v2(address, const void *, size_t, handle);
 int cuMemcpyDtoDAsync_v2(address, address, size_t, handle);
+#endif
 
 enum { GRAPH_SEED = 77, SLOT = 64 << 10 };
 
