@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"xsched/internal/control"
 )
 
 // newMovablesHIP is a world of HIP programs on two virtual AMD GPUs.
@@ -72,4 +74,36 @@ func TestEvictHIP(t *testing.T) {
 	w.ends(high)
 	w.ends(second)
 	w.empty()
+}
+
+// HIP says of movable memory what it says of its own. A process that has reset a device never moves again.
+func TestMovableCallsHIP(t *testing.T) {
+	t.Parallel()
+	w := newMovablesHIP(t)
+	binary := filepath.Join(t.TempDir(), "program")
+	compileC(t, binary, "gcc", "testdata/movable_calls.c", product(t, "virtual/libamdhip64.so.6"))
+	p := w.run(options{args: []string{"--movable"}}, binary)
+	if line := p.expect("", soon); line != "D" {
+		t.Fatal(line)
+	}
+	var memory []control.Memory
+	eventually(t, soon, "the allocations are known", func() bool {
+		if known := w.process(p.pid()); known != nil {
+			memory = known.Memory
+		}
+		return len(memory) == 1 && memory[0].MovableBytes == 3*6<<20 && memory[0].Fixed["refused"] == 3*(5<<20+100)
+	})
+	w.must("evict", fmt.Sprint(p.pid()))
+	w.must("restore", fmt.Sprint(p.pid()))
+	p.send("reset")
+	if line := p.expect("", soon); line != "R" {
+		t.Fatal(line)
+	}
+	if out, err := w.xsched("evict", fmt.Sprint(p.pid())); err == nil {
+		t.Errorf("evict after a reset: %s", out)
+	}
+	p.send("end")
+	if err := p.wait(soon); err != nil {
+		t.Errorf("%v; stderr: %s", err, p.stderr())
+	}
 }

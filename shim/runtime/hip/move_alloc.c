@@ -190,13 +190,16 @@ XSI_HOOK(hipPointerGetAttributes)
 
 // ---- others use it -------------------------------------------------------------------------------
 
-// The runtime exports no mapped memory: it says so.
+// The runtime says whether it exports mapped memory.
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *address) {
   BEGIN(hipIpcGetMemHandle, handle, address);
   static bool said;
   struct xsi_block_view view;
-  if (xsi_hip_is_backed(address, &view) && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-    xsi_log(XSI_WARN, "other processes can't open movable memory of HIP; run without --movable");
-  END(real(handle, address));
+  hipError_t result = real(handle, address);
+  bool ours = xsi_hip_is_backed(address, &view);
+  if (ours && result == XSI_HIP_SUCCESS) xsi_block_fix(view.address, XSW_FIXED_EXPORTED);
+  if (ours && result != XSI_HIP_SUCCESS && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+    xsi_log(XSI_WARN, "HIP exports no movable memory to other processes: run without --movable");
+  END(result);
 }
 XSI_HOOK(hipIpcGetMemHandle)
