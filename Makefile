@@ -440,6 +440,10 @@ chaos-planted: build bin/chaos ## check that the campaign finds each planted bug
 		$(CHAOS) --binary build/planted/xsched-$$bug --faults 500 --rate 2 --worlds $(WORLDS) --stop-after 1 --want-rule $${rest%:*} --only "$${rest#*:}" --out out/chaos-$$bug; \
 	done
 
+.PHONY: mutants
+mutants: ## bring back known defects one by one (ONLY: these), and check that a test finds each; half an hour
+	@tools/mutants $(ONLY)
+
 .PHONY: test-python
 test-python: build ## test the Python package, test/gpu and examples/serving
 	@$(RUN_TESTS) python python/tests:python test/gpu examples/serving
