@@ -18,27 +18,31 @@ import (
 )
 
 func TestMemoryScene(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	m, err := runMemory(ctx, &CompareOptions{Platform: virtual.Default().Name, Exe: benchtest.Program(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text, page bytes.Buffer
-	m.writeText(&text)
-	t.Logf("%s", text.String())
-	p := &report.Page{Title: "memory"}
-	m.addTo(p)
-	if err := p.Write(&page); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"can&#39;t start", "of the job left for the service", "memory and results are right"} {
-		if !strings.Contains(page.String(), want) {
-			t.Errorf("the page lacks %q", want)
-		}
-	}
-	if m.OutBytes < memoryHeld*2-memoryCapacity || model.Bytes(m.Back.MovedBytes) != m.OutBytes {
-		t.Errorf("%v left in %d moves, returned: %+v", m.OutBytes, m.OutMoves, m.Back)
+	for _, platform := range virtual.Names() {
+		t.Run(platform, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			m, err := runMemory(ctx, &CompareOptions{Platform: platform, Exe: benchtest.Program(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text, page bytes.Buffer
+			m.writeText(&text)
+			t.Logf("%s", text.String())
+			p := &report.Page{Title: "memory"}
+			m.addTo(p)
+			if err := p.Write(&page); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"can&#39;t start", "of the job left for the service", "memory and results are right"} {
+				if !strings.Contains(page.String(), want) {
+					t.Errorf("the page lacks %q", want)
+				}
+			}
+			if m.OutBytes < memoryHeld*2-memoryCapacity || model.Bytes(m.Back.MovedBytes) != m.OutBytes {
+				t.Errorf("%v left in %d moves, returned: %+v", m.OutBytes, m.OutMoves, m.Back)
+			}
+		})
 	}
 }
 
