@@ -121,12 +121,34 @@ static void shut_often(void) {
   CHECK(intruders == 0);
 }
 
+// The context goes while a launch into it waits at the gate: the driver will refuse the launch, so it passes.
+static void *submit_once(void *stream) {
+  struct xsi_work_stream *work = xsi_work_find(&fake_work, 0, (uintptr_t)stream);
+  xsi_work_submit(work, XSI_WORK_OTHER);
+  xsi_work_withdraw(work);
+  return NULL;
+}
+
+static void context_goes(void) {
+  pthread_t thread;
+  CHECK(xsi_work_find(&fake_work, 0, (uintptr_t)&streams[0]) && xsi_work_shut());
+  CHECK(pthread_create(&thread, NULL, submit_once, &streams[0]) == 0);
+  test_sleep_ms(50);
+  xsi_work_context_drop(FAKE_CONTEXT);
+  xsi_work_reopen();
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 10;
+  CHECK(pthread_timedjoin_np(thread, NULL, &until) == 0);
+}
+
 int main(void) {
   alarm(300);
   test_daemon_place(d);
   CHECK(setenv("XSCHED_MOVABLE", "1", 1) == 0);
   xsi_options_init();
   CHECK(xsi_work_start(&fake_work));
+  context_goes();
   shut_often();
   test_daemon_listen(d);
   stop = 0;

@@ -76,9 +76,11 @@ void xsi_work_await_open(void) {
   pthread_setcancelstate(cancel_state, NULL);
 }
 
+// A record whose stream or context has gone meanwhile keeps the closed slot: the driver judges that call.
 bool xsi_work_shut_out(const struct xsi_work_stream *stream) {
   const struct xsi_work_thread *mine = &xsi_thread.work;
-  return xsi_work_slot(stream) == &xsi_work_shut_slot && (mine->calling <= 1 || !mine->listed);
+  return xsi_work_slot(stream) == &xsi_work_shut_slot &&
+         __atomic_load_n(&shut, __ATOMIC_SEQ_CST) != 0 && (mine->calling <= 1 || !mine->listed);
 }
 
 // The flag before the look: shutting does the reverse, so that one sees the other.
