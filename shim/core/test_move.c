@@ -185,6 +185,23 @@ static void waits_for_work_in_vain(void) {
   sound();
 }
 
+// A wait for a signal is no work, but the driver would wait for its end: for ever, if the signal is work that waits
+// at the gate.
+static void waits_for_a_signal(void) {
+  struct xsi_work_stream *work = xsi_work_find(&fake_work, 0, (uintptr_t)&stream);
+  EVENTUALLY(!xsi_work_is_busy(work));
+  xsi_work_fence(work);
+  __atomic_fetch_add(&stream.outstanding, 1, __ATOMIC_SEQ_CST);
+  refused(out(0), XSW_MOVE_BUSY);
+  uint64_t order = out(0);
+  EVENTUALLY(ENTRY(residency) == XSW_DRAINING);
+  fake_finish(&stream);
+  DONE(order);
+  CHECK(ENTRY(result) == XSW_MOVE_DONE && ENTRY(residency) == XSW_AWAY);
+  DONE(back());
+  sound();
+}
+
 static void refuses(void) {
   __atomic_fetch_add(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
   refused(out(0), XSW_MOVE_CAPTURING);
@@ -520,6 +537,7 @@ int main(void) {
   fixed_blocks_stay();
   refuses();
   waits_for_work_in_vain();
+  waits_for_a_signal();
   host_is_full();
   fails_half_way();
   fails_to_return();

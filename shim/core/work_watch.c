@@ -117,6 +117,7 @@ struct asked {
   struct xsi_work_stream *stream;
   uint64_t incarnation;
   bool forgotten;
+  bool signals; /* it has no work that we know, but may wait for a signal */
 };
 
 static uint32_t crowd; /* busy streams at the last look */
@@ -165,15 +166,18 @@ static bool has_company(const struct xsi_work_stream *stream) {
   return at != NULL;
 }
 
+// What is suspended does not end. Where a launch waits for room, the driver would not even answer.
+static bool is_suspended(const struct xsi_work_context *context) {
+  const struct xsi_work_device *device = &context->device;
+  return context->known &&
+         xsi_page_suspended(device->pci_domain, device->pci_bus_slot, xsi_now_ns());
+}
+
 // Under the work lock and the list lock: is this stream one to ask about now?
 static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
   if (!stream->context || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) return false;
   if (!stream->abandoned && !forgotten && !fenced(stream) && waited_for(stream)) return false;
-  // What is suspended does not end. Where a launch waits for room, the driver would not even answer.
-  const struct xsi_work_device *device = &stream->context->device;
-  if (stream->context->known &&
-      xsi_page_suspended(device->pci_domain, device->pci_bus_slot, xsi_now_ns()))
-    return false;
+  if (is_suspended(stream->context)) return false;
   // The queue is busy with the others anyway; they are asked about first.
   if (stream->platform->query_joins && stream->handle == XSI_WORK_LEGACY && has_company(stream))
     return false;
@@ -182,18 +186,28 @@ static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
          __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0;
 }
 
-static void ask(const struct asked *asked) {
+// The same of a stream without work that we know.
+static bool may_tell(const struct xsi_work_stream *stream) {
+  return stream->context && !is_suspended(stream->context) &&
+         __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0;
+}
+
+// False: there is work left, or it could not be asked.
+static bool ask(const struct asked *asked) {
   struct xsi_work_stream *stream = asked->stream;
+  bool over = false;
   // A thread that has the lock may be in the driver for long: the stream's turn comes again.
-  if (pthread_mutex_trylock(&asked->context->watch) != 0) return;
+  if (pthread_mutex_trylock(&asked->context->watch) != 0) return false;
   __atomic_fetch_add(&asking, 1, __ATOMIC_SEQ_CST);
   xsi_work_lock();
   xsi_lock_take(&asked->context->list_lock);
   bool ask = !__atomic_load_n(&stopped, __ATOMIC_SEQ_CST) &&
              stream->incarnation == asked->incarnation && stream->context == asked->context &&
-             askable(stream, asked->forgotten) && xsi_teardown_ask();
+             (asked->signals ? may_tell(stream) : askable(stream, asked->forgotten)) &&
+             xsi_teardown_ask();
   uintptr_t context = ask ? stream->context->handle : 0;
   uintptr_t handle = stream->handle, event = fenced(stream) ? stream->fence : stream->orphan;
+  if (asked->signals) event = 0; // the stream itself knows
   const struct xsi_work_platform *platform = stream->platform;
   uint64_t mark = xsi_work_mark(stream);
   xsi_lock_give(&asked->context->list_lock);
@@ -204,9 +218,11 @@ static void ask(const struct asked *asked) {
         event ? platform->event_query(context, event) : platform->query(context, handle);
     xsi_teardown_asked();
     if (got == XSI_WORK_DONE) xsi_work_complete(stream, mark, true);
+    over = got != XSI_WORK_PENDING;
   }
   __atomic_fetch_sub(&asking, 1, __ATOMIC_SEQ_CST);
   pthread_mutex_unlock(&asked->context->watch);
+  return over;
 }
 
 struct round {
@@ -240,7 +256,7 @@ static void look_at(struct round *round, struct xsi_work_stream *stream) {
     bool late = forgotten(stream, now);
     if (!submits && askable(stream, late))
       round->asked[round->count++] =
-          (struct asked){stream->context, stream, stream->incarnation, late};
+          (struct asked){stream->context, stream, stream->incarnation, late, false};
   }
   if (stream->poll_at_ns < round->next) round->next = stream->poll_at_ns;
 }
@@ -287,6 +303,33 @@ uint64_t xsi_work_watch(uint64_t now) {
   return round.next;
 }
 
+// Some of the streams that may wait for signals, after so many others.
+static void look_for_signals(struct round *round, unsigned skip) {
+  round->count = 0;
+  xsi_work_lock();
+  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next)
+    for (struct xsi_work_stream *stream = context->streams; stream; stream = stream->next) {
+      if (!__atomic_load_n(&stream->awaits, __ATOMIC_RELAXED)) continue;
+      if (skip > 0)
+        skip--;
+      else if (round->count < ROUND)
+        round->asked[round->count++] =
+            (struct asked){context, stream, stream->incarnation, .signals = true};
+    }
+  xsi_work_unlock();
+}
+
+// A signal may be work that waits at the gate, so nobody may wait for it in the driver.
+static bool signals_came(struct round *round) {
+  bool all = true;
+  for (unsigned skip = 0; all && (skip == 0 || round->count == ROUND); skip += ROUND) {
+    look_for_signals(round, skip);
+    for (unsigned i = 0; i < round->count; i++)
+      all = ask(&round->asked[i]) && all;
+  }
+  return all;
+}
+
 bool xsi_work_drained(void) {
   struct round round = {.now = xsi_now_ns()};
   xsi_work_open();
@@ -305,7 +348,7 @@ bool xsi_work_drained(void) {
   xsi_work_unlock();
   for (unsigned i = 0; i < round.count; i++)
     ask(&round.asked[i]);
-  return round.busy == 0;
+  return round.busy == 0 && signals_came(&round);
 }
 
 bool xsi_work_watch_deep(void) {
