@@ -62,13 +62,16 @@ static bool stands(const struct xsi_mover *mover, const struct xsi_goal *goal) {
   return xsi_mover_goal(mover).sequence == goal->sequence && !xsi_mover_stopping();
 }
 
-// Host memory for so many bytes. -ECANCELED: the order does not stand any more.
-static int prepare(struct xsi_mover *mover, const struct xsi_goal *goal, uint64_t bytes) {
-  while (__atomic_load_n(&mover->arena.unused, __ATOMIC_RELAXED) < bytes) {
+// Host memory for so many bytes, and for the rest of the last piece if there may be as much. -ECANCELED: the order does
+// not stand any more.
+static int prepare(struct xsi_mover *mover, const struct xsi_goal *goal, uint64_t bytes,
+                   uint64_t rest) {
+  uint64_t unused;
+  while ((unused = __atomic_load_n(&mover->arena.unused, __ATOMIC_RELAXED)) < bytes + rest) {
     if (!stands(mover, goal)) return -ECANCELED;
     uint64_t pinned = __atomic_load_n(&mover->arena.pinned, __ATOMIC_RELAXED);
     if (pinned + XSI_MOVE_CHUNK > xsi_mover_goal(mover).host_bytes || !xsi_mover_pin(mover))
-      return -ENOMEM;
+      return unused < bytes ? -ENOMEM : 0;
   }
   return 0;
 }
@@ -293,7 +296,8 @@ void xsi_mover_out(struct xsi_mover *mover, const struct xsi_goal *goal) {
   else if (__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0)
     result = XSW_MOVE_CAPTURING;
   else {
-    int prepared = prepare(mover, goal, bytes);
+    uint64_t stays = resident - bytes, chunk = XSI_MOVE_CHUNK;
+    int prepared = prepare(mover, goal, bytes, stays < chunk ? stays : chunk);
     if (prepared == -ECANCELED) return;
     result = prepared == 0 ? leave(mover, goal, bytes) : XSW_MOVE_HOST_FULL;
   }

@@ -84,6 +84,21 @@ static void goes_in_part(void) {
   sound();
 }
 
+// The last piece is larger than what is left of the order: there is host memory for that, too.
+static void goes_in_whole_pieces(void) {
+  enum { BLOCKS = 8 };
+  fake_slow(PIN, 200); // so that there is none ahead
+  for (unsigned i = 0; i < BLOCKS; i++)
+    CHECK(fake_allocate(BASE + (512 + i * 12) * MIB, 12 * MIB) == 0);
+  DONE(out(191 * MIB));
+  CHECK(ENTRY(result) == XSW_MOVE_DONE && ENTRY(away) == 202 * MIB);
+  fake_heal();
+  DONE(back());
+  for (unsigned i = 0; i < BLOCKS; i++)
+    fake_free(BASE + (512 + i * 12) * MIB);
+  sound();
+}
+
 static void *launch_once(void *unused) {
   (void)unused;
   launch();
@@ -532,6 +547,7 @@ int main(void) {
   sound();
   goes_and_returns();
   goes_in_part();
+  goes_in_whole_pieces();
   callers_wait();
   frees_what_is_away();
   fixed_blocks_stay();
