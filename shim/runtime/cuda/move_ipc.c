@@ -99,12 +99,13 @@ static bool can_be_sent(const struct xsi_block_view *view) {
 
 // ---- the process that exports --------------------------------------------------------------------
 
-// The allocation can be freed between two pieces.
+// What was exported is resident, also while other memory of this process is away. The allocation can be freed between
+// two pieces.
 static bool export_piece(const struct passed *wanted, uint64_t offset, struct piece *piece,
                          int *fd) {
   struct xsi_block_view view;
   struct xsi_block_piece at;
-  xsi_move_enter();
+  xsi_move_enter_to_free();
   bool found = xsi_cu_backed(wanted->address, &view) && view.fixed &&
                memory_of(&view)->buffer_id == wanted->id && offset < view.bytes &&
                xsi_block_piece_at(wanted->address + offset, &at) &&

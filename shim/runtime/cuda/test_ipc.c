@@ -6,6 +6,8 @@
 
 #include <sys/wait.h>
 
+#include "core/move_internal.h"
+
 struct told {
   CUipcMemHandle_v1 handle;
   int numbers[2]; // of the pieces
@@ -76,8 +78,11 @@ int main(void) {
   CHECK(cuMemAlloc_v2(&b, 1) == 0 && cuIpcGetMemHandle(&told.handle, b) == XSI_CU_INVALID_VALUE);
   told.numbers[0] = granules[granule(a)].handle;
   told.numbers[1] = granules[granule(a + 100 * MIB)].handle;
+  CHECK(xsi_move_begin(UINT64_MAX)); // other memory is away
+  xsi_move_end(false);
   tell(to[1], &told, sizeof told);
   hear(from[0], &word, 1);
+  xsi_move_end(true);
   CHECK(cuMemFree_v2(a) == 0 && cuMemFree_v2(b) == 0);
   CHECK(room == 1024 * MIB && fixed(XSW_FIXED_EXPORTED) == 0);
   tell(to[1], "f", 1);
