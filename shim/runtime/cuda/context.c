@@ -22,6 +22,11 @@ static CUcontext primary_of(CUdevice_v1 device) {
   return __atomic_load_n(&primaries[device], __ATOMIC_ACQUIRE);
 }
 
+// Memory that is away needs a context of its device to return.
+static void comes(CUcontext context) {
+  if (__atomic_load_n(&xsi_cu_moves, __ATOMIC_ACQUIRE)) xsi_cu_move_context(context);
+}
+
 // What was allocated in a context goes after the driver has destroyed it: work may use it until then.
 static void gone(CUcontext context) {
   xsi_memory_drop_context((uintptr_t)context);
@@ -56,6 +61,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice_v1 device) {
   if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context) {
     remember_primary(device, *context);
     xsi_work_context_named((uintptr_t)*context);
+    comes(*context);
   }
   return result;
 }
@@ -67,6 +73,7 @@ static CUresult release_primary(__typeof__(&cuDevicePrimaryCtxRelease) real, CUd
   int active = 1;
   CUcontext context = primary_of(device);
   xsi_move_enter_to_free();
+  xsi_cu_move_goes(context, true);
   struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)context);
   CUresult result = real(device);
   if (result == XSI_CU_SUCCESS && context &&
@@ -75,6 +82,7 @@ static CUresult release_primary(__typeof__(&cuDevicePrimaryCtxRelease) real, CUd
     xsi_work_context_drop((uintptr_t)context);
     gone(context);
   }
+  xsi_cu_move_goes(context, false);
   xsi_work_include(excluded);
   xsi_move_leave();
   return result;
@@ -99,6 +107,7 @@ static CUresult reset_primary(__typeof__(&cuDevicePrimaryCtxReset) real, CUdevic
   xsi_work_context_drop((uintptr_t)context);
   xsi_work_include(excluded);
   xsi_move_enter_to_free();
+  xsi_cu_move_goes(context, true);
   CUresult result = real(device);
   gone(context);
   xsi_move_leave();
@@ -120,8 +129,10 @@ XSI_HOOK(cuDevicePrimaryCtxReset_v2)
 // ---- contexts of the program's own ---------------------------------------------------------------
 
 static CUresult created(CUresult result, CUcontext *context) {
-  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context) {
     xsi_work_context_seen(&xsi_cu_platform, (uintptr_t)*context);
+    comes(*context);
+  }
   return result;
 }
 
@@ -187,8 +198,10 @@ XSI_HOOK(cuVDPAUCtxCreate_v2)
 
 // These two name a context that there is. Its queue is opened when it is first used.
 static CUresult handed_out(CUresult result, CUcontext *context) {
-  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context) {
     xsi_work_context_named((uintptr_t)*context);
+    comes(*context);
+  }
   return result;
 }
 
@@ -214,8 +227,10 @@ static void destroying(CUcontext context) {
 static CUresult destroy(__typeof__(&cuCtxDestroy) real, CUcontext context) {
   destroying(context);
   xsi_move_enter_to_free();
+  xsi_cu_move_goes(context, true);
   CUresult result = real(context);
   if (xsi_cu_active() && result == XSI_CU_SUCCESS) gone(context);
+  xsi_cu_move_goes(context, false);
   xsi_move_leave();
   return result;
 }
@@ -245,7 +260,13 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   CUcontext context = NULL;
   if (xsi_cu_active() && xsi_cu_call_real(cuCtxFromGreenCtx, &context, green) == XSI_CU_SUCCESS)
     destroying(context);
-  return real(green);
+  xsi_move_enter_to_free();
+  xsi_cu_move_goes(context, true);
+  CUresult result = real(green);
+  if (result == XSI_CU_SUCCESS) xsi_cu_move_forget(context); // its memory is the device's
+  xsi_cu_move_goes(context, false);
+  xsi_move_leave();
+  return result;
 }
 XSI_HOOK(cuGreenCtxDestroy)
 

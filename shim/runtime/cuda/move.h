@@ -37,6 +37,8 @@ static inline void xsi_cu_unrelax(int mode) {
 /* ---- contexts (move_platform.c): the mover needs one of each device ---------------------------------- */
 
 void xsi_cu_move_context(CUcontext context);
+/* The context is about to go: waits for the mover's call in it, and there are no further ones unless it stays. */
+void xsi_cu_move_goes(CUcontext context, bool goes);
 int xsi_cu_move_forget(CUcontext context);                                 /* its device, or -1 */
 bool xsi_cu_place_of(CUdevice_v1 ordinal, struct xsi_memory_place *place); /* memory.c */
 /* The devices that may use the memory of one, as bits. */

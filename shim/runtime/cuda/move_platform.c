@@ -6,6 +6,9 @@
 #include "move.h"
 
 #include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "core/fork.h"
 #include "core/lock.h"
@@ -14,13 +17,15 @@ bool xsi_cu_moves;
 
 // ---- contexts ------------------------------------------------------------------------------------
 
-enum { HOMES = 64 };
+enum { HOMES = 64, STEP_NS = 100000 };
 
 // A context of the program's, and the mover's stream in it.
 struct home {
   CUcontext context; // NULL: free
   CUdevice_v1 ordinal;
   CUstream stream;
+  unsigned visits; // calls of ours in it
+  bool goes;       // no further ones
 };
 static XSI_FORK_STATE struct xsi_lock lock;
 static struct home homes[HOMES];
@@ -32,19 +37,32 @@ static void reset_in_child(void) {
 }
 
 // Under the lock: the block's own context if it lives, else another one of the device.
-static struct home *find(uintptr_t context, int ordinal) {
+static struct home *find_for_visit(uintptr_t context, int ordinal) {
   struct home *found = NULL;
   for (int i = 0; i < HOMES; i++) {
-    if (!homes[i].context) continue;
+    if (!homes[i].context || homes[i].goes) continue;
     if ((uintptr_t)homes[i].context == context) return &homes[i];
     if (!found && homes[i].ordinal == ordinal) found = &homes[i];
   }
   return found;
 }
 
+static struct home *find(CUcontext context) {
+  for (int i = 0; i < HOMES; i++)
+    if (homes[i].context == context) return &homes[i];
+  return NULL;
+}
+
+static void visit_ends(CUcontext context) {
+  xsi_lock_take(&lock);
+  struct home *home = find(context);
+  if (home) home->visits--;
+  xsi_lock_give(&lock);
+}
+
 static bool is_known(CUcontext context) {
   xsi_lock_take(&lock);
-  struct home *home = find((uintptr_t)context, -1);
+  struct home *home = find(context);
   xsi_lock_give(&lock);
   return home != NULL;
 }
@@ -60,18 +78,33 @@ void xsi_cu_move_context(CUcontext context) {
   xsi_cu_call_real(cuCtxPopCurrent_v2, &before);
   if (result != XSI_CU_SUCCESS) return;
   xsi_lock_take(&lock);
-  if (!find((uintptr_t)context, -1))
+  if (!find(context))
     for (int i = 0; i < HOMES; i++) {
       if (homes[i].context) continue;
-      homes[i] = (struct home){context, ordinal, NULL};
+      homes[i] = (struct home){.context = context, .ordinal = ordinal};
       break;
     }
   xsi_lock_give(&lock);
 }
 
+void xsi_cu_move_goes(CUcontext context, bool goes) {
+  const struct timespec step = {.tv_nsec = STEP_NS};
+  int saved = errno;
+  for (bool visited = context != NULL; visited;) {
+    xsi_lock_take(&lock);
+    struct home *home = find(context);
+    if (home) home->goes = goes;
+    visited = goes && home && home->visits != 0;
+    xsi_lock_give(&lock);
+    if (visited) syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &step, NULL);
+  }
+  errno = saved;
+}
+
 int xsi_cu_move_forget(CUcontext context) {
+  if (!context) return -1;
   xsi_lock_take(&lock);
-  struct home *home = find((uintptr_t)context, -1);
+  struct home *home = find(context);
   int ordinal = home ? home->ordinal : -1;
   if (home) *home = (struct home){0};
   xsi_lock_give(&lock);
@@ -82,16 +115,18 @@ int xsi_cu_move_forget(CUcontext context) {
 
 struct visit {
   int mode;
-  CUcontext before;
+  CUcontext context, before;
   CUstream stream;
 };
 
 static CUresult enter(struct visit *visit, const struct xsi_move_device *device, bool stream) {
   xsi_lock_take(&lock);
-  struct home *found = find(device->context, device->ordinal);
+  struct home *found = find_for_visit(device->context, device->ordinal);
+  if (found) found->visits++;
   struct home home = found ? *found : (struct home){0};
   xsi_lock_give(&lock);
   if (!home.context) return XSI_CU_INVALID_CONTEXT;
+  visit->context = home.context;
   visit->mode = xsi_cu_relax();
   CUresult result = xsi_cu_call_real(cuCtxPushCurrent_v2, home.context);
   if (result == XSI_CU_SUCCESS && stream && !home.stream) {
@@ -100,19 +135,23 @@ static CUresult enter(struct visit *visit, const struct xsi_move_device *device,
       xsi_cu_call_real(cuCtxPopCurrent_v2, &visit->before);
     } else {
       xsi_lock_take(&lock);
-      found = find((uintptr_t)home.context, -1);
+      found = find(home.context);
       if (found) found->stream = home.stream; // the mover is the only one that makes them
       xsi_lock_give(&lock);
     }
   }
   visit->stream = home.stream;
-  if (result != XSI_CU_SUCCESS) xsi_cu_unrelax(visit->mode);
+  if (result != XSI_CU_SUCCESS) {
+    xsi_cu_unrelax(visit->mode);
+    visit_ends(home.context);
+  }
   return result;
 }
 
 static int leave(struct visit *visit, CUresult result) {
   xsi_cu_call_real(cuCtxPopCurrent_v2, &visit->before);
   xsi_cu_unrelax(visit->mode);
+  visit_ends(visit->context);
   return result == XSI_CU_SUCCESS ? 0 : -EIO;
 }
 
@@ -212,8 +251,10 @@ static int each_home(int ordinal, CUresult (*what)(const struct home *home)) {
     struct visit visit;
     xsi_lock_take(&lock);
     struct home home = homes[i];
+    bool visits = home.context && home.ordinal == ordinal && !home.goes;
+    if (visits) homes[i].visits++;
     xsi_lock_give(&lock);
-    if (!home.context || home.ordinal != ordinal) continue;
+    if (!visits) continue;
     visit.mode = xsi_cu_relax();
     CUresult result = xsi_cu_call_real(cuCtxPushCurrent_v2, home.context);
     if (result == XSI_CU_SUCCESS) {
@@ -221,6 +262,7 @@ static int each_home(int ordinal, CUresult (*what)(const struct home *home)) {
       xsi_cu_call_real(cuCtxPopCurrent_v2, &visit.before);
     }
     xsi_cu_unrelax(visit.mode);
+    visit_ends(home.context);
     if (first == XSI_CU_SUCCESS) first = result;
   }
   return first == XSI_CU_SUCCESS ? 0 : -EIO;

@@ -36,6 +36,7 @@ static uint64_t room; // bytes that can be created
 static int map_result, access_result;
 static int synchronized, plain_allocs, plain_frees; // atomic
 static CUcontext second;                            // on device 5
+static bool all_second;                             // as are all others
 
 static unsigned granule(CUdeviceptr_v2 address) { return (unsigned)((address - BASE) >> 21); }
 
@@ -192,7 +193,7 @@ static CUresult synchronize(void) {
 static CUresult device(CUdevice_v1 *ordinal) {
   CUcontext current;
   CHECK(xsi_cu_call_real(cuCtxGetCurrent, &current) == 0);
-  *ordinal = current == second ? 5 : 3;
+  *ordinal = current == second || all_second ? 5 : 3;
   return 0;
 }
 static CUresult pci(char *name, int bytes, CUdevice_v1 ordinal) {

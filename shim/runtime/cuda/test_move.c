@@ -2,6 +2,8 @@
 //
 // Movable memory. What the mover does is done by hand, with the platform's operations.
 
+#include <sched.h>
+
 #include "test_fake_maps.h"
 
 static uint64_t id_of(CUdeviceptr_v2 address) {
@@ -99,11 +101,18 @@ static uint64_t move(CUdeviceptr_v2 address, uint64_t bytes) {
   return handle;
 }
 
+static CUcontext make_second(void) { // on device 5, and current
+  all_second = true;
+  CUcontext made = (CUcontext)fake_context();
+  all_second = false;
+  return made;
+}
+
 static void test_peers(struct fake_context *first) {
   CUdeviceptr_v2 a, b;
   uint64_t both = 1u << 3 | 1u << 5;
   CHECK(cuMemAlloc_v2(&a, 4 * MIB) == 0);
-  second = (CUcontext)fake_context(); // on device 5, and current
+  second = make_second();
   CHECK(cuMemAlloc_v2(&b, 4 * MIB) == 0 && granules[granule(b)].writers == 1u << 5);
   CHECK(cuCtxEnablePeerAccess((CUcontext)first, 0) == 0);
   CHECK(granules[granule(a)].writers == both && granules[granule(b)].writers == 1u << 5);
@@ -116,6 +125,54 @@ static void test_peers(struct fake_context *first) {
   CHECK(xsi_cu_call_real(cuCtxPushCurrent_v2, (CUcontext)first) == 0);
   CHECK(granules[granule(a)].handle != 0 && cuMemFree_v2(a) == 0 && in_use() == 0);
   CHECK(release(moved) == 0);
+}
+
+static int pinning; // atomic
+static CUresult pin_slowly(void *host, size_t bytes, unsigned flags) {
+  CUcontext context;
+  const struct timespec pause = {.tv_nsec = 50000000};
+  CHECK(host && bytes == 4096 && flags == XSI_CU_HOST_PORTABLE);
+  CHECK(xsi_cu_call_real(cuCtxGetCurrent, &context) == 0);
+  __atomic_store_n(&pinning, 1, __ATOMIC_SEQ_CST);
+  nanosleep(&pause, NULL);
+  CHECK(!__atomic_load_n(&((struct fake_context *)context)->destroyed, __ATOMIC_SEQ_CST));
+  return 0;
+}
+
+static void *pin_once(void *device) {
+  static char host[4096];
+  CHECK(xsi_cu_move_platform.pin(device, host, sizeof host) == 0);
+  return NULL;
+}
+
+// The mover pins host memory at any time, also in a context that is about to go. What the program has mapped stays, and
+// is moved in the next context.
+static void test_contexts(struct fake_context *first) {
+  const struct xsi_move_platform *p = &xsi_cu_move_platform;
+  CUmemAllocationProp_v1 there = {.type = 1, .location = {XSI_CU_LOCATION_DEVICE, 5}};
+  CUmemAccessDesc_v1 list[] = {{{1, 5}, XSI_CU_ACCESS_BOTH}};
+  CUmemGenericAllocationHandle_v1 h;
+  CUdeviceptr_v2 at;
+  struct xsi_block_view view;
+  uint64_t bytes;
+  pthread_t thread;
+  xsi_cu_real[XSI_CU_cuMemHostRegister_v2] = (void *)pin_slowly;
+  second = make_second();
+  CHECK(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0) == 0 &&
+        cuMemCreate(&h, 2 * MIB, &there, 0) == 0);
+  CHECK(cuMemMap(at, 2 * MIB, 0, h, 0) == 0 && cuMemSetAccess(at, 2 * MIB, list, 1) == 0);
+  CHECK(xsi_block_find(at, &view) && p->room(&view.device, &bytes) == 0);
+  CHECK(pthread_create(&thread, NULL, pin_once, &view.device) == 0);
+  while (!__atomic_load_n(&pinning, __ATOMIC_SEQ_CST))
+    sched_yield();
+  CHECK(cuCtxDestroy_v2(second) == 0 && pthread_join(thread, NULL) == 0);
+  CHECK(p->room(&view.device, &bytes) != 0);
+  second = make_second();
+  CHECK(p->room(&view.device, &bytes) == 0);
+  CHECK(cuMemUnmap(at, 2 * MIB) == 0 && cuMemRelease(h) == 0 && cuMemAddressFree(at, 2 * MIB) == 0);
+  CHECK(cuCtxDestroy_v2(second) == 0);
+  second = NULL;
+  CHECK(xsi_cu_call_real(cuCtxPushCurrent_v2, (CUcontext)first) == 0);
 }
 
 // Handles of ours stand for the driver's, which change. What is exported stays.
@@ -196,6 +253,7 @@ int main(void) {
   test_failures();
   test_captures();
   test_peers(context);
+  test_contexts(context);
   test_handles();
   test_threads(context);
   CHECK(room == 4096 * MIB);
