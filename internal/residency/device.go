@@ -28,6 +28,7 @@ type program struct {
 	order   Order
 	pending bool
 	ours    bool       // its memory may be away by an order
+	sent    model.Time // when the order was given
 	begun   model.Time // of the order
 	moved   model.Time // of the last progress of the order
 
@@ -150,19 +151,33 @@ func (d *Device) followOrder(now model.Time, p *program, was *Program) {
 	if p.order.Want == WantOut && r.Phase == Resident {
 		d.pinning, p.begun = now, now // the arena grows meanwhile: that costs the program nothing
 	}
+	endless := now.Sub(p.sent) >= p.longest()
 	switch {
 	case r.Order == p.order.Sequence:
 		p.pending = false
 		d.ended(now, p, r.Result, false)
-	case now.Sub(p.moved) < stall:
-	case p.order.Want == WantBack && d.leaving():
+	case now.Sub(p.moved) < stall && !endless:
+	case p.order.Want == WantBack && d.leaving() && !endless:
 		p.moved = now // its room is on the way
 	case p.order.Want == WantNothing:
 		p.pending = false // it does not obey; what follows will fail, too
 	default:
 		d.ended(now, p, r.Result, true)
+		if endless {
+			p.failed = max(p.failed, now.Add(amortize*now.Sub(p.sent)))
+		}
 		p.send(now, Order{Want: WantNothing})
 	}
+}
+
+// longest is how long an order may take, whatever progress its program reports. As long as it has one, nothing
+// suspends the program.
+func (p *program) longest() time.Duration {
+	bytes := p.order.Bytes
+	if p.order.Want == WantBack {
+		bytes = 2 * p.now.MovableBytes // who leaves for it is first
+	}
+	return 4*stall + 2*time.Duration(float64(bytes)/slowest*float64(time.Second))
 }
 
 // ended accounts a move.
@@ -206,7 +221,7 @@ func (d *Device) ended(now model.Time, p *program, result Result, stalled bool) 
 func (p *program) send(now model.Time, o Order) {
 	o.Sequence = max(p.order.Sequence+1, uint64(now)) // unique also beyond the life of a daemon
 	o.Host, o.Verdict, o.Answered = p.order.Host, p.order.Verdict, p.order.Answered
-	p.order, p.pending, p.begun, p.moved = o, true, now, now
+	p.order, p.pending, p.sent, p.begun, p.moved = o, true, now, now, now
 	p.ours = p.ours || o.Want != WantNothing
 }
 

@@ -124,6 +124,30 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
+// TestEndlessMove: a program that reports progress for ever gets no order most of the time. As long as it has one,
+// nothing suspends it.
+func TestEndlessMove(t *testing.T) {
+	w := newWorld(t, 140*gib)
+	a := w.add(-1, 90*gib)
+	a.ignores = true
+	w.add(1, 90*gib)
+	const all = time.Hour
+	var moving time.Duration
+	for range all / (20 * time.Millisecond) {
+		w.run(20 * time.Millisecond)
+		a.Moved ^= 1
+		if w.programs[1].wants == 0 {
+			w.programs[1].ask(w, 90*gib)
+		}
+		if w.device.Moving(a.ID) {
+			moving += 20 * time.Millisecond
+		}
+	}
+	if moving == 0 || moving > all/4 {
+		t.Errorf("it had an order for %v of %v", moving, all)
+	}
+}
+
 // keepsTurns fails if a program leaves for an equal one before its turn is over.
 func keepsTurns(w *world, a *actor, _, is Order) {
 	if is.Want != WantOut || is.ByHand || a.returned == 0 || a.AwayBytes > 0 {
