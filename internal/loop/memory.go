@@ -121,6 +121,9 @@ func (m *memory) read(now model.Time, c *Client) {
 	if slices.Equal(m.scratch, c.memory.entries) {
 		return
 	}
+	for i := range c.memory.entries { // also what it does not state any more
+		m.device(c.memory.entries[i].Device).changed = true
+	}
 	c.memory.entries = append(c.memory.entries[:0], m.scratch...)
 	for i := range c.memory.entries {
 		m.device(c.memory.entries[i].Device).changed = true

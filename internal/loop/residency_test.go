@@ -222,6 +222,27 @@ func TestInventedResidency(t *testing.T) {
 	}
 }
 
+// TestOtherDevice: host memory that was granted for a GPU which the client does not state any more is given back.
+func TestOtherDevice(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	c := h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	say := func(device model.DeviceID) {
+		c.Page.SetMemory(&wire.DeviceMemory{Device: device, Used: 90 * gib, Movable: 90 * gib})
+		c.Ring()
+	}
+	say(sessiontest.GPU)
+	sessiontest.Await(t, "host memory is granted", func() bool { return h.Loop.Stats().HostGranted > 0 })
+	granted := h.Loop.Stats().HostGranted
+	say(model.MakeDeviceID(0, 2, 0, 0))
+	time.Sleep(200 * time.Millisecond)
+	if now := h.Loop.Stats().HostGranted; now != granted {
+		t.Errorf("%v granted, before %v", now, granted)
+	}
+	c.Close()
+	sessiontest.Await(t, "all of it is given back", func() bool { return h.Loop.Stats().HostGranted == 0 })
+}
+
 // TestManyMovers: one user's pages full of invented memory neither grow without a limit nor delay others.
 func TestManyMovers(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) {
