@@ -193,9 +193,10 @@ func (m *memory) exempt(c *Client) {
 		if d == nil {
 			continue
 		}
-		// What nobody has ordered is no reason: a program could have itself left alone.
+		// What nobody has ordered is no reason: a program could have itself left alone. Nor is memory that is away,
+		// if the program has work all the same.
 		moving = moving || d.Moving(c.ID)
-		out = out || moving || d.Displaced(c.ID)
+		out = out || moving || d.Displaced(c.ID) && !c.works()
 	}
 	if moving == c.memory.moving && out == c.memory.out {
 		return
@@ -208,6 +209,16 @@ func (m *memory) exempt(c *Client) {
 			m.admission.dispatch.setUnproved(clock.Now(), c, q)
 		}
 	}
+}
+
+// works reports that a queue of the client has work.
+func (c *Client) works() bool {
+	for _, q := range c.queues {
+		if q.busy {
+			return true
+		}
+	}
+	return false
 }
 
 // decide brings the orders of all devices up to date. beat: as time passes, too.

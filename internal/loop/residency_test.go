@@ -222,6 +222,24 @@ func TestInventedResidency(t *testing.T) {
 	}
 }
 
+// TestInventedAbsence: a program that has work although its memory is said to be away is scheduled like every other.
+func TestInventedAbsence(t *testing.T) {
+	h := sessiontest.Start(t, withHost(200*gib))
+	m := moves(t, h, 0, 64*gib)
+	if err := h.Evict(t.Context(), h.Only(t).PID, 0, residency.All); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "it is away and does not compete", func() bool { return m.now().Away > 0 && !h.Only(t).Queues[0].Competes })
+	time.Sleep(100 * time.Millisecond)
+	if h.Only(t).Queues[0].Competes {
+		t.Error("it competes while its memory is away")
+	}
+	m.Busy(0, true)
+	sessiontest.Await(t, "it competes", func() bool { return h.Only(t).Queues[0].Competes })
+	m.Busy(0, false)
+	sessiontest.Await(t, "it does not compete any more", func() bool { return !h.Only(t).Queues[0].Competes })
+}
+
 // TestOtherDevice: host memory that was granted for a GPU which the client does not state any more is given back.
 func TestOtherDevice(t *testing.T) {
 	h := sessiontest.Start(t, withHost(200*gib))
