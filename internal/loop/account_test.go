@@ -5,6 +5,9 @@ package loop
 import (
 	"testing"
 	"time"
+
+	"xsched/internal/clock"
+	"xsched/internal/identity"
 )
 
 // A user who rings constantly gets a quarter of the loop's time in the long run, whatever one ring
@@ -31,5 +34,26 @@ func TestShareOfTheLoop(t *testing.T) {
 		if share > most || share < 0.2 {
 			t.Errorf("rings of %v take %.3f of the loop, want at most %.3f and a quarter at least nearly", cost, share, most)
 		}
+	}
+}
+
+// The account of a user outlives each request by a while, also if another user's request comes in
+// between. Otherwise requests one after another would never be paced.
+func TestAccountOutlivesRequests(t *testing.T) {
+	m, user, other := newMailbox(), identity.OnHost(1000), identity.OnHost(1001)
+	b := m.open(user)
+	b.account.spend(paceDebt)
+	b.done()
+	b.unused.Store(int64(clock.Now().Add(time.Hour))) // however slow this test is
+	m.close(m.open(other))
+	again := m.open(user)
+	if again != b || again.account.spent != paceDebt {
+		t.Errorf("the account is forgotten: it has %v of %v", again.account.spent, paceDebt)
+	}
+	again.done()
+	again.unused.Store(int64(clock.Now().Add(-2 * inboxAge)))
+	m.close(m.open(other))
+	if _, known := m.byUser[user]; known {
+		t.Error("the account of a user without requests is kept")
 	}
 }
