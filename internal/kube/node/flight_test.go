@@ -16,7 +16,8 @@ import (
 	"xsched/internal/control"
 )
 
-// TestCancelledNeighbour: a preparation that the kubelet gives up fails none of those that wait with it.
+// TestCancelledNeighbour: a preparation that the kubelet gives up fails none of those that wait with it, for
+// the same claim or for others.
 func TestCancelledNeighbour(t *testing.T) {
 	f := newFolders(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -32,19 +33,19 @@ func TestCancelledNeighbour(t *testing.T) {
 			}
 		}
 		first, cancel := context.WithCancel(t.Context())
-		results := make(chan error, 3)
+		results := make(chan error, 4)
 		go func() { results <- s.prepare(first, records(t, 1)) }()
 		synctest.Wait()
-		for n := 2; n <= 3; n++ {
+		for n := 1; n <= 3; n++ {
 			go func() { results <- s.prepare(t.Context(), records(t, n)) }()
+			synctest.Wait()
 		}
-		synctest.Wait()
 		cancel()
 		if err := <-results; !errors.Is(err, context.Canceled) {
 			t.Fatalf("the cancelled one: %v", err)
 		}
 		close(release)
-		for range 2 {
+		for range 3 {
 			if err := <-results; err != nil {
 				t.Errorf("its neighbour: %v", err)
 			}
