@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -453,6 +454,18 @@ func TestSocketOwner(t *testing.T) {
 		if uid, _, err := find(remote, local); err == nil {
 			t.Errorf("%s of a closed socket: uid %d", name, uid)
 		}
+	}
+}
+
+// The unit permits the sockets by which the kernel names the owner of a connection. Otherwise the daemon reads
+// a list of all connections of the host for each new one.
+func TestUnitPermitsSockDiag(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/systemd/xsched.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^RestrictAddressFamilies=.*\bAF_NETLINK\b`).Match(text) {
+		t.Error("xsched.service forbids netlink sockets")
 	}
 }
 

@@ -189,6 +189,48 @@ func TestSlowViewer(t *testing.T) {
 	}
 }
 
+// slowStage is a stage whose list takes until it is freed.
+type slowStage struct {
+	*stage
+	came, free chan struct{}
+}
+
+func (s *slowStage) List(ctx context.Context, c control.Caller) (control.List, error) {
+	select {
+	case s.came <- struct{}{}:
+	default:
+	}
+	<-s.free
+	return s.stage.List(ctx, c)
+}
+
+// A sample that takes long delays no viewer who comes or leaves meanwhile.
+func TestSlowSample(t *testing.T) {
+	c := &slowStage{newStage(), make(chan struct{}, 1), make(chan struct{})}
+	f, first, other := newFeed(c), newTestViewer(t, 0, ""), newTestViewer(t, 0, "")
+	defer f.stop()
+	defer close(c.free)
+	if err := f.show(first); err != nil {
+		t.Fatal(err)
+	}
+	<-c.came
+	done := make(chan error, 1)
+	go func() {
+		err := f.show(other)
+		f.hide(other)
+		f.hide(first)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("a viewer waits for the sample of another one")
+	}
+}
+
 func TestViewRequests(t *testing.T) {
 	h := Handler(newStage(), as(0))
 	for _, query := range []string{"every_ms=10", "every_ms=20000", "every_ms=1000&with=all", "every_ms=1000&with=journal,journal", "every=1"} {
