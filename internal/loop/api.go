@@ -50,6 +50,9 @@ func (l *Loop) Remove(c *Client) {
 	l.mail.close(c.inbox)
 }
 
+// Abandon gives up a client that has neither joined nor been removed. Its page and doorbell stay the caller's.
+func (l *Loop) Abandon(c *Client) { l.mail.close(c.inbox) }
+
 // SetCapabilities updates what the drivers can do to a client on each device.
 func (l *Loop) SetCapabilities(ctx context.Context, c *Client, caps map[model.DeviceID]driver.Capability) error {
 	return l.post(c.on(ctx), func() { l.pages.setCaps(c, caps) })

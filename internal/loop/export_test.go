@@ -144,6 +144,16 @@ func (l *Loop) Waiting(user identity.User) int {
 	return 0
 }
 
+// References returns how many clients and requests use the account of a user.
+func (l *Loop) References(user identity.User) int64 {
+	l.mail.mu.Lock()
+	defer l.mail.mu.Unlock()
+	if b := l.mail.byUser[user]; b != nil {
+		return b.refs.Load()
+	}
+	return 0
+}
+
 // MaxUserQueues exports maxUserQueues.
 const MaxUserQueues = maxUserQueues
 

@@ -5,13 +5,17 @@ package loop_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/identity"
 	"xsched/internal/loop"
+	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
 )
 
@@ -138,5 +142,24 @@ func TestRequestsOneAfterAnother(t *testing.T) {
 	t.Logf("%d requests take %.0f %% of the loop's time", len(seen.uids), 100*used)
 	if used > 0.6 {
 		t.Errorf("one user's requests take %.0f %% of the loop's time", 100*used)
+	}
+}
+
+// A session that is refused as the second one of its process leaves no reference to its user's account:
+// the account would stay for ever.
+func TestRefusedSessionLeavesNoReference(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	h.Client(t, 0, 0)
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := loop.Identity{PID: os.Getpid(), User: identity.OnHost(1000)}
+	hw := sessiontest.Attached{Hardware: &sessiontest.Hardware{}, Ended: func(bool) {}}
+	if _, err := h.Attach(t.Context(), who, model.HintChange{}, hw, pidfd); err == nil {
+		t.Fatal("a process has two sessions")
+	}
+	if n := h.References(who.User); n != 0 {
+		t.Errorf("%d references are left", n)
 	}
 }

@@ -335,6 +335,7 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 	srv.mu.Unlock()
 	if refused != nil {
 		s.cancel()
+		srv.loop.Abandon(s.client)
 		page.Release()
 		_ = unix.Close(memfd)
 		return -1, refused
