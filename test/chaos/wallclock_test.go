@@ -5,6 +5,8 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -14,11 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/logging"
 	"xsched/test/proc"
 )
 
-// TestMain runs the child of TestWallClockSteps and TestStopThread, which prints its clocks for every
-// line it reads. It has a thread with the name of the shim's watcher.
+// TestMain runs the child of the tests, which prints its clocks for every line it reads, and logs as many
+// lines as that says. It has a thread with the name of the shim's watcher.
 func TestMain(m *testing.M) {
 	if os.Getenv("CHAOS_CHILD") == "" {
 		os.Exit(m.Run())
@@ -28,14 +31,19 @@ func TestMain(m *testing.M) {
 		_ = os.WriteFile("/proc/thread-self/comm", []byte(watcherThread), 0)
 		select {}
 	}()
+	log := logging.New(os.Stdout, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		for n, _ := strconv.Atoi(in.Text()); n > 0; n-- {
+			slog.New(log).Info("something happened", "times", in.Text())
+		}
 		fmt.Println("T", time.Now().Unix(), now())
 	}
 }
 
-// TestWallClockSteps: a step changes the wall clock of one process, in both directions and again,
-// and its monotonic clock never.
-func TestWallClockSteps(t *testing.T) {
+// child starts this program again. ask writes it a line, and passes each line that it prints to see, until
+// its clocks.
+func child(t *testing.T) (pid int, ask func(line string, see func(string)) (wall time.Duration, monotonic int64)) {
+	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip(errNoClock)
 	}
@@ -52,34 +60,47 @@ func TestWallClockSteps(t *testing.T) {
 	if err := proc.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = in.Close(); _ = cmd.Wait() }()
+	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	scan := bufio.NewScanner(out)
-	read := func() (wall time.Duration, monotonic int64) {
-		if _, err := in.Write([]byte("\n")); err != nil {
+	return cmd.Process.Pid, func(line string, see func(string)) (time.Duration, int64) {
+		if _, err := fmt.Fprintln(in, line); err != nil {
 			t.Fatal(err)
 		}
 		for scan.Scan() {
 			if f := strings.Fields(scan.Text()); len(f) == 3 && f[0] == "T" {
 				at, _ := strconv.ParseInt(f[1], 10, 64)
-				monotonic, _ = strconv.ParseInt(f[2], 10, 64)
+				monotonic, _ := strconv.ParseInt(f[2], 10, 64)
 				return time.Until(time.Unix(at, 0)), monotonic
 			}
+			see(scan.Text())
 		}
 		t.Fatal("the child has ended")
 		return 0, 0
 	}
+}
+
+// step steps the wall clock of a process.
+func step(t *testing.T, pid int, ahead time.Duration) {
+	t.Helper()
+	c, err := openClock(pid, pauseBySignal(func(s syscall.Signal) { _ = syscall.Kill(pid, s) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if err := c.set(ahead); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWallClockSteps: a step changes the wall clock of one process, in both directions and again,
+// and its monotonic clock never.
+func TestWallClockSteps(t *testing.T) {
+	pid, ask := child(t)
+	read := func() (time.Duration, int64) { return ask("", func(string) {}) }
 	read()
-	pause := pauseBySignal(func(s syscall.Signal) { _ = cmd.Process.Signal(s) })
 	for _, ahead := range []time.Duration{-time.Hour, 24 * time.Hour, 0} {
-		c, err := openClock(cmd.Process.Pid, pause)
-		if err != nil {
-			t.Fatal(err)
-		}
 		before := now()
-		if err := c.set(ahead); err != nil {
-			t.Fatal(err)
-		}
-		c.close()
+		step(t, pid, ahead)
 		wall, monotonic := read()
 		if (wall - ahead).Abs() > 5*time.Second {
 			t.Errorf("the wall clock is ahead by %v, want %v", wall, ahead)
@@ -90,5 +111,20 @@ func TestWallClockSteps(t *testing.T) {
 	}
 	if wall, _ := read(); wall.Abs() > 5*time.Second {
 		t.Errorf("this process's clock differs by %v", wall)
+	}
+}
+
+// TestLogAfterAStep: a message that has used up its rate is logged again soon after, although the wall clock
+// was set back by an hour meanwhile.
+func TestLogAfterAStep(t *testing.T) {
+	pid, ask := child(t)
+	ask("1000", func(string) {}) // five times what is allowed at once
+	step(t, pid, -time.Hour)
+	logged := false
+	for end := time.Now().Add(10 * time.Second); !logged && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ask("1", func(line string) { logged = logged || strings.HasSuffix(line, "times=1") })
+	}
+	if !logged {
+		t.Error("the message is not logged again")
 	}
 }
