@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,24 @@ func TestHealthCommand(t *testing.T) {
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestProbesAskForHealth: every probe of the chart asks whether the parts still work. A command that any living
+// socket answers would not notice an engine that hangs.
+func TestProbesAskForHealth(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/helm/xsched/templates/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	probes := regexp.MustCompile(`(\w+Probe):\s*\n\s*(.*)`).FindAllSubmatch(text, -1)
+	if len(probes) < 8 {
+		t.Errorf("%d probes", len(probes))
+	}
+	for _, p := range probes {
+		if !regexp.MustCompile(`^exec: \{command: \[/usr/bin/xsched(-kube)?, health[],]`).Match(p[2]) {
+			t.Errorf("the %s runs %s", p[1], p[2])
 		}
 	}
 }
