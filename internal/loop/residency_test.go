@@ -23,7 +23,7 @@ type mover struct {
 	*sessiontest.Client
 	mu     sync.Mutex
 	memory wire.DeviceMemory
-	frozen bool // carries out nothing
+	frozen atomic.Bool // carries out nothing
 	done   []wire.MemoryDemand
 }
 
@@ -68,7 +68,7 @@ func (m *mover) now() wire.DeviceMemory {
 
 func (m *mover) obey() {
 	d := m.Page.MemoryDemand(0)
-	if e := m.now(); m.frozen || d.Sequence == e.Order {
+	if m.frozen.Load() || d.Sequence == m.now().Order {
 		return
 	}
 	m.change(func(e *wire.DeviceMemory) {
@@ -183,7 +183,7 @@ func TestMovingIsNotSuspended(t *testing.T) {
 	suspended := func() bool { return h.Hardware(0).Now().Suspend != 0 }
 	sessiontest.Await(t, "its hardware is suspended", suspended)
 	m.mu.Lock()
-	m.frozen = true
+	m.frozen.Store(true)
 	m.mu.Unlock()
 	if err := h.Evict(t.Context(), pid, 0, residency.All); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestMovingIsNotSuspended(t *testing.T) {
 		t.Error("it competes while it moves")
 	}
 	m.mu.Lock()
-	m.frozen = false
+	m.frozen.Store(false)
 	m.mu.Unlock()
 	sessiontest.Await(t, "it is away", func() bool { return m.now().Away > 0 })
 	if err := h.Restore(t.Context(), pid); err != nil {
@@ -209,7 +209,7 @@ func TestMovingIsNotSuspended(t *testing.T) {
 func TestInventedResidency(t *testing.T) {
 	h := sessiontest.Start(t, withHost(200*gib))
 	m := moves(t, h, 0, 64*gib)
-	m.frozen = true
+	m.frozen.Store(true)
 	m.change(func(e *wire.DeviceMemory) { e.Residency = wire.Leaving })
 	m.Busy(0, true)
 	if err := h.SetHeld(t.Context(), h.Only(t).PID, true); err != nil {
