@@ -391,17 +391,19 @@ func (p *program) send(line string) {
 func (p *program) expect(prefix string, limit time.Duration) string {
 	p.t.Helper()
 	timeout := time.After(limit)
+	last := ""
 	for {
 		select {
 		case line, ok := <-p.lines:
 			if !ok {
-				p.t.Fatalf("program ended before %q; stderr: %s", prefix, p.stderr())
+				p.t.Fatalf("program ended before %q; its last line: %q; stderr: %s", prefix, last, p.stderr())
 			}
 			if strings.HasPrefix(line, prefix) {
 				return line
 			}
+			last = line
 		case <-timeout:
-			p.t.Fatalf("no line %q within %v; stderr: %s", prefix, limit, p.stderr())
+			p.t.Fatalf("no line %q within %v; the last line: %q; stderr: %s", prefix, limit, last, p.stderr())
 		}
 	}
 }

@@ -169,6 +169,7 @@ func (s *storm) programKilled() {
 	_ = old.cmd.Process.Kill()
 	_ = old.wait(soon)
 	s.clear() // the next one starts without faults, and fits
+	eventually(s.t, soon, "the device frees the memory of a killed program", func() bool { return s.on(old, 0)+s.on(old, 1) == 0 })
 	for gpu := range movableGPUs {
 		for s.extra[gpu] > 0 {
 			s.free(gpu)
@@ -231,10 +232,11 @@ func (s *storm) settle() {
 			s.free(gpu)
 		}
 	}
+	// A new daemon gives kept orders again when their program joins it, also if its memory is back already.
 	for _, h := range s.holders {
 		eventually(s.t, stormSlow, fmt.Sprintf("restore %d", h.pid()), func() bool {
 			_, err := s.order("restore", h)
-			return err == nil || s.isBack(h)
+			return err == nil
 		})
 	}
 	for _, h := range s.everybody() {
