@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/identity"
 )
 
 // ErrRunning reports that another daemon serves the directory.
@@ -146,13 +148,17 @@ func RemoveStale(network, path string) error {
 	}
 	dialer := net.Dialer{Timeout: helloTime}
 	c, err := dialer.Dial(network, path)
-	if err == nil {
-		defer func() { _ = c.Close() }()
+	switch {
+	case err == nil:
 		peer, _ := c.(*net.UnixConn)
-		return running(peerPID(peer), filepath.Dir(path))
-	}
+		pid := peerPID(peer)
+		_ = c.Close()
+		// The helpers of a killed daemon keep its sockets open for a moment.
+		if !hasEnded(pid) {
+			return running(pid, filepath.Dir(path))
+		}
 	// Only a socket without a listener is stale. Keep sockets of another type or without access.
-	if !errors.Is(err, unix.ECONNREFUSED) {
+	case !errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("listen on %s: the socket is in use: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -161,6 +167,21 @@ func RemoveStale(network, path string) error {
 	return nil
 }
 
+// hasEnded reports whether a process has certainly ended.
+func hasEnded(pid string) bool {
+	n, err := strconv.Atoi(pid)
+	if err != nil || n == 0 { // 0: in another PID namespace
+		return false
+	}
+	pidfd, err := unix.PidfdOpen(n, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	return identity.Ended(pidfd)
+}
+
+// peerPID returns the PID of the process that listens.
 func peerPID(c *net.UnixConn) string {
 	raw, err := c.SyscallConn()
 	if err != nil {

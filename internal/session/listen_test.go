@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"xsched/internal/session"
 )
@@ -51,4 +54,35 @@ func TestSecondDaemonAndStaleSocket(t *testing.T) {
 	if _, err := session.Listen("unixpacket", path, 0o600); err == nil {
 		t.Error("a plain file was replaced")
 	}
+}
+
+// A helper of a killed daemon may keep its socket open, and is no daemon.
+func TestSocketOfKilledDaemon(t *testing.T) {
+	if os.Getenv("XSCHED_TEST_LISTEN") != "" {
+		if err := unix.Listen(3, 8); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fd), path)
+	defer func() { _ = socket.Close() }()
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSocketOfKilledDaemon$")
+	daemon.Env = append(os.Environ(), "XSCHED_TEST_LISTEN=1")
+	daemon.ExtraFiles = []*os.File{socket}
+	if out, err := daemon.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l, err := session.Listen("unixpacket", path, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
 }
