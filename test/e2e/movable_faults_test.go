@@ -308,7 +308,7 @@ func TestLongMovableFaults(t *testing.T) {
 		}
 		return value
 	}
-	want := number("XSCHED_FAULTS", 1000)
+	want := number("XSCHED_FAULTS", 300)
 	rage(t, uint64(number("XSCHED_SEED", 1)), func(faults int) bool { return faults >= want })
 }
 
