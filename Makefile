@@ -172,7 +172,7 @@ GPREEMPT_NAMES := $(foreach line,$(GPREEMPT),$(call name_of,$(line)))
 TEST_NAMES := $(foreach line,$(TESTS),$(call name_of,$(line)))
 
 # Files embedded in the binary, per architecture.
-EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 libvkfd.so libamdhip64.so.6 tenant selftest
+EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 libvkfd.so libamdhip64.so.6 tenant selftest sensors
 internal/embedded/files/$(HOST_ARCH)/%: build/%
 	@install -m 644 $< $@
 internal/embedded/files/$(HOST_ARCH)/%: build/virtual/%
@@ -509,7 +509,7 @@ C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'shim/*.inc' | grep -v _gen
 .PHONY: lint-c
 lint-c: build/gen/stamp ## run cppcheck and clang-format on the C sources
 	@if ! command -v cppcheck >/dev/null; then $(call skip,no cppcheck; run make setup); else \
-	$(CPPCHECK) -j $(JOBS) $(filter %.c,$(SHIM_SOURCES)) $(wildcard shim/virtual/*.c shim/gpreempt/*.c shim/null/*.c); fi
+	$(CPPCHECK) -j $(JOBS) $(filter %.c,$(SHIM_SOURCES)) $(wildcard shim/virtual/*.c shim/gpreempt/*.c shim/null/*.c shim/sensors/*.c); fi
 	@if ! command -v $(CLANG_FORMAT) >/dev/null; then $(call skip,no $(CLANG_FORMAT); run make setup); else \
 	$(CLANG_FORMAT) --dry-run -Werror $(C_FILES); fi
 

@@ -24,6 +24,7 @@ const (
 	VirtualHIP  = "libamdhip64.so.6"
 	Tenant      = "tenant"   // the load generator of bench and demo
 	SelfTest    = "selftest" // the program of `xsched doctor --self-test`
+	Sensors     = "sensors"  // reads temperature, power and so on of the GPUs
 )
 
 // artefact describes a file to unpack.
@@ -41,6 +42,7 @@ var registry = []artefact{
 	{VirtualHIP, 0o444},
 	{Tenant, 0o555},
 	{SelfTest, 0o555},
+	{Sensors, 0o555},
 }
 
 // ErrMissing reports a binary built without the artefacts.
