@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"internal/logging":          {},
 	"internal/notify":           {},
 	"internal/health":           {},
+	"internal/sensor":           {"internal/control", "internal/health", "internal/model"},
 	"internal/budget":           {"internal/identity"},
 	"internal/wire":             {"internal/model"},
 	"internal/wire/*":           {},
@@ -69,7 +70,7 @@ var mayImport = map[string][]string{
 	"internal/daemon": {
 		"internal/budget", "internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/quarantine", "internal/wire", "internal/policy", "internal/engine", "internal/state",
 		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/residency", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
-		"internal/health", "internal/keeper",
+		"internal/health", "internal/keeper", "internal/sensor",
 	},
 	"internal/screen":         {},
 	"internal/top":            {"internal/control", "internal/control/*", "internal/screen"},
