@@ -75,6 +75,9 @@ type Device struct {
 	MIG         bool   `json:"mig,omitempty"` // partitioned into instances
 	// MemoryBytes is the size of the GPU's memory; 0: unknown.
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
+	// Sensors are what the vendor's driver or library reports; absent in a container, and where nothing is
+	// known.
+	Sensors *Sensors `json:"sensors,omitempty"`
 	// Access is what a container needs for this GPU; absent in a container, and for a GPU that no driver
 	// lists.
 	Access *DeviceAccess `json:"access,omitempty"`

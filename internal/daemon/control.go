@@ -28,7 +28,7 @@ func (d *Daemon) newService(past *chronicle, recovery *guardian.Recovery) servic
 	past.faults.guardian = d.guardian
 	v := &views{
 		opts: &d.opts, log: d.log, started: time.Now(), access: d.access, terms: d.terms, drivers: d.drivers, metrics: d.metrics,
-		guardian: d.guardian, health: d.health, threads: &past.threads, users: past.users, unmanaged: d.unmanaged, machine: d.machine, keeper: d.keeper,
+		guardian: d.guardian, health: d.health, threads: &past.threads, users: past.users, unmanaged: d.unmanaged, machine: d.machine, keeper: d.keeper, sensors: d.sensors,
 	}
 	return service{
 		views: v,

@@ -56,6 +56,7 @@ type Daemon struct {
 
 	unmanaged *unmanaged
 	observer  *observer
+	sensors   *sensors
 
 	lock *session.Lock
 	// listeners are the sockets in the directory.
@@ -232,11 +233,14 @@ func (d *Daemon) openDrivers() driver.Place {
 	return place
 }
 
-// keepTested runs the background self-tests of each driver, including drivers found later. With
-// self-tests disabled, the drivers still report other releases and new results.
+// keepTested runs the background self-tests of each driver, including drivers found later, and reads the values of
+// its GPUs. With self-tests disabled, the drivers still report other releases and new results.
 func (d *Daemon) keepTested(ctx context.Context, tests *sync.WaitGroup) {
 	o := driver.SelfTestOptions{Program: d.opts.SelfTest, OnlyIfNeeded: d.opts.Private}
-	d.drivers.Found(func(i driver.Instance) { keepTested(ctx, i, o, d.health, d.server.Refresh, tests) })
+	d.drivers.Found(func(i driver.Instance) {
+		keepTested(ctx, i, o, d.health, d.server.Refresh, tests)
+		d.sensors.watch(ctx, i)
+	})
 }
 
 // keepTested runs the background self-tests of a driver that has some.
@@ -267,6 +271,9 @@ func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
 func (d *Daemon) assemble(eng *engine.Engine, clients *quarantine.Listener, place driver.Place) error {
 	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
 	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, wake: make(chan struct{}, 1), found: past.unmanaged}
+	d.sensors = &sensors{log: d.log, health: d.health, helper: d.opts.Sensors, fault: func(gpu model.DeviceID, count uint64, text string) {
+		past.fault(nil, gpu.String(), count, text)
+	}}
 	d.observer = &observer{access: d.access, polls: d.health.AddCalls(pollsPart, pollsLimit, false)}
 	cfg := loop.Config{
 		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.access.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,

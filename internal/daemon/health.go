@@ -24,6 +24,7 @@ const (
 	pollsLimit    = 10 * time.Second     // a poll asks for a state that the driver has
 	logLimit      = 5 * time.Second      // the queue of lines is full long before
 	driverLimit   = 5 * time.Minute      // a self-test may wait twice for testTime, and scans
+	sensorsLimit  = 10 * time.Second     // it keeps values, and asks a driver for its GPUs
 	guardianLimit = 10 * time.Second     // it may wait for two answers and start a process
 )
 
@@ -34,6 +35,7 @@ const (
 	probesPart   = "driver probes"
 	pollsPart    = "polls of attached programs"
 	releasePart  = "release of programs' GPUs"
+	sensorsPart  = "GPU sensors"
 )
 
 // hungDriver is the remedy of what waits in the kernel.
@@ -43,7 +45,7 @@ const hungDriver = "the driver does not answer: see the kernel's log; a reset of
 func remedies() map[string]string {
 	return map[string]string{
 		guardianPart: "restart it: `systemctl restart xsched-guardian`; meanwhile the daemon starts a guardian of its own",
-		driverPart:   hungDriver, probesPart: hungDriver, pollsPart: hungDriver, releasePart: hungDriver,
+		driverPart:   hungDriver, probesPart: hungDriver, pollsPart: hungDriver, releasePart: hungDriver, sensorsPart: hungDriver,
 	}
 }
 

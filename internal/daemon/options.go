@@ -79,6 +79,9 @@ type Options struct {
 	// it.
 	Examine func() []driver.Check
 
+	// Sensors returns the program that reads the values of GPUs, and its environment; nil: nothing reads them.
+	Sensors func() (path string, env []string, err error)
+
 	// Version is reported by Control.Version.
 	Version string
 	Log     *slog.Logger

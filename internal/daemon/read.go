@@ -43,6 +43,7 @@ type views struct {
 	users    *userNames
 
 	unmanaged *unmanaged
+	sensors   *sensors
 }
 
 // Version implements control.Control.
@@ -210,6 +211,8 @@ func (v *views) Devices(ctx context.Context, c control.Caller) (control.Devices,
 		dev.Mode, dev.ModeLevel = modeOf(&cfg)
 		if !c.User.Host() {
 			dev.Access = nil // says how the host is set up
+		} else {
+			dev.Sensors = v.sensors.of(id)
 		}
 		out.Devices = append(out.Devices, *dev)
 	}

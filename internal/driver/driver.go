@@ -64,6 +64,12 @@ type Instance interface {
 	Attach(ctx context.Context, r AttachRequest) (Attached, error)
 }
 
+// Sensed is an Instance whose GPUs a helper process can measure.
+type Sensed interface {
+	// SensorArgs returns the arguments of the helper; see shim/sensors.
+	SensorArgs() []string
+}
+
 // Device describes one GPU.
 type Device struct {
 	Driver      string // driver version, for display

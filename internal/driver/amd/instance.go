@@ -74,7 +74,10 @@ type instance struct {
 	shares  shares
 }
 
-var _ driver.Instance = (*instance)(nil)
+var (
+	_ driver.Instance = (*instance)(nil)
+	_ driver.Sensed   = (*instance)(nil)
+)
 
 func (i *instance) gpus() map[model.DeviceID]Node {
 	nodes, err := ReadTopology(i.Sources.Sysfs)
@@ -100,6 +103,9 @@ func (i *instance) Devices() []model.DeviceID {
 }
 
 const deviceReason = "`xsched run` reaches level 2 through the shim; level 3 needs `xsched attach`"
+
+// SensorArgs names the kernel driver, whose files are below the root.
+func (i *instance) SensorArgs() []string { return []string{"amdgpu", "/"} }
 
 // Describe names a GPU of the topology.
 func (i *instance) Describe(id model.DeviceID, _ bool) (driver.Device, bool) {

@@ -81,7 +81,10 @@ type instance struct {
 	budgets map[identity.User]*budget // by account
 }
 
-var _ driver.Instance = (*instance)(nil)
+var (
+	_ driver.Instance = (*instance)(nil)
+	_ driver.Sensed   = (*instance)(nil)
+)
 
 // Devices lists the driver's GPUs.
 func (i *instance) Devices() []model.DeviceID {
@@ -93,6 +96,9 @@ func (i *instance) Devices() []model.DeviceID {
 	}
 	return out
 }
+
+// SensorArgs names the vendor's library: unlike controls of RM, its calls have one layout in all releases.
+func (i *instance) SensorArgs() []string { return []string{"nvml"} }
 
 // Describe returns the probed capability of a GPU, or the one expected for this driver version.
 func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, listed bool) {
