@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -41,7 +42,7 @@ const (
 )
 
 // An allocation may fail when less than 1/lowShare of the memory is free: 3 %. Frameworks that take memory in
-// advance leave more (vLLM 10 %, JAX 25 %), and on a GPU of 16 GiB it is one more program's context. The warning ends
+// advance leave more (vLLM 8 %, JAX 25 %), and on a GPU of 16 GiB it is one more program's context. The warning ends
 // at twice that, so that a program that allocates and frees at the limit does not repeat it.
 const lowShare = 32
 
@@ -150,6 +151,9 @@ func (r *Reader) serve(ctx context.Context) error {
 	cmd.Env, cmd.Stdout = env, out
 	err = cmd.Start()
 	_ = out.Close()
+	if errors.Is(err, fs.ErrNotExist) { // an image without the C library, too
+		return fmt.Errorf("%w: %w", errAbsent, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func TestValues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.say(fmt.Sprintf("free 1 %d", 60<<30))
-	a, b := w.until("known", known)
+	a, b := w.until("known", func(a, b *control.Sensors) bool { return known(a, b) && *b.MemoryFreeBytes == 60<<30 })
 	want := control.Sensors{
 		MemoryTotalBytes: new(uint64(80 << 30)), MemoryUsedBytes: new(uint64(40 << 30)), MemoryFreeBytes: new(uint64(40 << 30)),
 		PowerWatts: new(310.25), PowerLimitWatts: new(700.0), TemperatureCelsius: new(101.0), ClockHertz: new(uint64(1980e6)),
@@ -139,7 +139,7 @@ func TestValues(t *testing.T) {
 		t.Errorf("%s\nwant %s", a.Text(), want.Text())
 	}
 	// By address: the library's first GPU is the second on the bus.
-	if *b.TemperatureCelsius != 23 || *b.MemoryFreeBytes != 60<<30 || b.ECCCorrected != nil {
+	if *b.TemperatureCelsius != 23 || b.ECCCorrected != nil {
 		t.Errorf("%+v", b)
 	}
 	const text = "memory 40GiB of 80GiB, 310 W of 700 W, 101 C, 1980 MHz, throttled: software power cap, hardware thermal, 2 uncorrected ECC errors"
@@ -157,6 +157,17 @@ func TestOldLibrary(t *testing.T) {
 		if s.PowerWatts != nil || s.ECCCorrected != nil || s.TemperatureCelsius == nil || len(s.Throttled) != 2 {
 			t.Errorf("%+v", s)
 		}
+	}
+}
+
+// A GPU without memory of its own has its other values.
+func TestIntegratedGPU(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.say("integrated 1")
+	_, b := w.until("known", func(a, b *control.Sensors) bool { return known(a, b) && b.MemoryTotalBytes == nil })
+	if b.PowerWatts == nil || b.MemoryFreeBytes != nil || b.MemoryLow || b.MemoryText() != "" {
+		t.Errorf("%+v", b)
 	}
 }
 
@@ -236,6 +247,17 @@ func TestNoLibrary(t *testing.T) {
 	<-w.done
 	if w.started() != 1 || w.Of(gpu0) != nil || len(w.seen()) != 0 {
 		t.Errorf("%d starts, %+v, %q", w.started(), w.Of(gpu0), w.seen())
+	}
+}
+
+// Nor is there a second attempt where the helper can't run.
+func TestNoHelper(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t, done: make(chan struct{})}
+	w.start(filepath.Join(t.TempDir(), "none"), []string{"nvml"}, nil)
+	<-w.done
+	if w.started() != 1 || w.Of(gpu0) != nil {
+		t.Errorf("%d starts, %+v", w.started(), w.Of(gpu0))
 	}
 }
 

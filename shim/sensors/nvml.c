@@ -20,9 +20,9 @@
 #define EVENT_XID 8       /* nvmlEventTypeXidCriticalError */
 
 /* NVML_ERROR_ */
+#define NOT_SUPPORTED 3
+#define NO_PERMISSION 4
 #define TIMEOUT 10
-#define GPU_IS_LOST 15
-#define RESET_REQUIRED 16
 
 typedef struct device *device;
 typedef struct event_set *event_set;
@@ -67,7 +67,7 @@ static struct {
   REQUIRED_CALLS(X)
   OPTIONAL_CALLS(X)
 #undef X
-      const char *(*nvmlErrorString)(int);
+  const char *(*nvmlErrorString)(int);
 } nv;
 
 /* GET calls an optional function; true if it exists and succeeds. */
@@ -153,7 +153,7 @@ static void report(const struct gpu *g) {
   unsigned long long errors;
   line_gpu(g->id);
   int code = nv.nvmlDeviceGetMemoryInfo ? nv.nvmlDeviceGetMemoryInfo(g->handle, &memory) : -1;
-  if (code == GPU_IS_LOST || code == RESET_REQUIRED) {
+  if (code > 0 && code != NOT_SUPPORTED && code != NO_PERMISSION) { /* such as a GPU that is lost */
     line_text("unknown", text_of(code));
     line_gpu_end();
     return;

@@ -3,7 +3,7 @@
  * A double of libnvidia-ml.so.1 with two GPUs. The file $FAKE_NVML says what it reports, a word and
  * its values per line:
  *
- *   free GPU BYTES   xid GPU CODE (once)   lost GPU   hang   crash   refuse (nvmlInit)
+ *   free GPU BYTES   xid GPU CODE (once)   lost GPU   integrated GPU   hang   crash   refuse (nvmlInit)
  *
  * -DOLD leaves out what an old release lacks.
  */
@@ -59,6 +59,7 @@ int nvmlDeviceGetMemoryInfo(device d, unsigned long long *m) {
       pause();
   if (said("crash", NULL, NULL)) abort();
   if (said("lost", d, NULL)) return 15;
+  if (said("integrated", d, NULL)) return 3; /* its memory is the host's */
   m[0] = TOTAL;
   m[1] = TOTAL / 2;
   said("free", d, &m[1]);
