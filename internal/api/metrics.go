@@ -204,6 +204,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			out <- metricGPUUtilized.is(d.Utilization, d.ID)
 			out <- metricGPULevel.is(float64(d.MaxLevel), d.ID)
 			out <- metricUnmanaged.is(float64(d.Others), d.ID)
+			collectSensors(out, d.ID, d.Sensors)
 		}
 	}
 	if list, err := c.control.List(ctx, c.caller); err == nil {

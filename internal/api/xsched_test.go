@@ -149,7 +149,11 @@ func (w *world) Parts() []control.Part {
 }
 
 func (w *world) Devices(context.Context, control.Caller) (control.Devices, error) {
-	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000, Utilization: 0.5, MaxLevel: 3, Others: 1}}, Problems: []control.Problem{{Cause: "driver"}}}, nil
+	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000, Utilization: 0.5, MaxLevel: 3, Others: 1, Sensors: &control.Sensors{
+		MemoryTotalBytes: new(uint64(80 << 30)), MemoryUsedBytes: new(uint64(78 << 30)), MemoryFreeBytes: new(uint64(2 << 30)), MemoryLow: true,
+		PowerWatts: new(310.25), PowerLimitWatts: new(700.0), TemperatureCelsius: new(61.0), ClockHertz: new(uint64(1980e6)),
+		Throttled: []string{"software_power_cap"}, ECCCorrected: new(uint64(7)), ECCUncorrected: new(uint64(0)), Xids: []control.Xid{{Code: 31, Count: 2}},
+	}}}, Problems: []control.Problem{{Cause: "driver"}}}, nil
 }
 
 func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {

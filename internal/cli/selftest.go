@@ -46,6 +46,29 @@ func setSelfTest(o *daemon.Options, when string) error {
 	return nil
 }
 
+// Values of --sensors.
+const (
+	sensorsOn  = "on" // real GPUs only
+	sensorsOff = "off"
+)
+
+// setSensors has a daemon read the sensors of real GPUs. The program is not a tenant.
+func setSensors(o *daemon.Options, when string) error {
+	if when != sensorsOn && when != sensorsOff {
+		return usagef("--sensors %q is invalid; use on or off", when)
+	}
+	if when == sensorsOn && !o.Virtual {
+		o.Sensors = func() (string, []string, error) {
+			path, err := embedded.Unpack(embedded.Sensors)
+			env := newEnvironment(os.Environ())
+			env.set("LD_PRELOAD", "")
+			env.set("XSCHED_DISABLE", "1")
+			return path, env.list(), err
+		}
+	}
+	return nil
+}
+
 // stateDir is the directory of self-test results. Those of a virtual GPU stay next to its socket,
 // because they do not apply to real GPUs.
 func stateDir(dir string, virtual bool) string {

@@ -88,6 +88,9 @@ func serveConfigured(cmd *cobra.Command, a *app, flags serveFlags) error {
 	if err := setSelfTest(&o, r.flags.selfTest); err != nil {
 		return err
 	}
+	if err := setSensors(&o, r.flags.sensors); err != nil {
+		return err
+	}
 	if !flags.noState {
 		o.KeepFile = keepFile(o.StateDir, o.Dir)
 	}

@@ -41,6 +41,7 @@ type File struct {
 	Log             Log           `yaml:"log" help:"the daemon's log"`
 	HostMemory      *Amount       `yaml:"host_memory" flag:"host-memory" restart:"yes" help:"host memory for moved GPU memory, such as 64GiB; default half of what is available"`
 	SelfTest        *string       `yaml:"self_test" flag:"self-test" enum:"auto,on,off" restart:"yes" help:"test preemption on idle GPUs in the background"`
+	Sensors         *string       `yaml:"sensors" flag:"sensors" enum:"on,off" restart:"yes" help:"read memory, power, temperature and errors of the GPUs"`
 	GuardianCgroup  *string       `yaml:"guardian_cgroup" flag:"guardian-cgroup" restart:"yes" help:"folder of a cgroup for the guardian, unless its service runs"`
 	Audit           *string       `yaml:"audit" flag:"audit" restart:"yes" help:"append changes, their authors and faults to this file; auto or off"`
 	Record          *string       `yaml:"record" flag:"record" restart:"yes" help:"record all scheduling events to this file"`

@@ -45,6 +45,7 @@ type Status struct {
 
 	absent string // why there is nothing about the daemon
 	list   control.List
+	now    time.Time
 	up     time.Duration
 	read   time.Duration // since the configuration file was read
 }
@@ -82,11 +83,12 @@ func Examine(s *control.Snapshot, stats *control.Stats, version string) Status {
 		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, ModeLevel: s.List.ModeLevel, Devices: s.Devices, Programs: map[string]int{},
 		Worst: worst(s.List.Processes), Problems: []Problem{}, Notes: []string{},
 		Config: stats.Config, HeartbeatAgeNS: stats.HeartbeatAgeNS, Scheduling: stats.Scheduling, HostMemory: stats.HostMemoryBytes, HostMemoryGranted: stats.HostMemoryGranted,
-		list: s.List, up: time.Duration(stats.UptimeNS), read: time.Duration(s.TimeNS - stats.Config.ReadNS),
+		list: s.List, now: s.Time(), up: time.Duration(stats.UptimeNS), read: time.Duration(s.TimeNS - stats.Config.ReadNS),
 	}
 	out.host(s)
 	grouped := out.programs(s.List.Processes)
 	out.daemon(s, stats)
+	out.sensors()
 	out.configuration()
 	if s.Daemon.Version != version {
 		out.note("the daemon has version %s, this command %s; restart the daemon after an upgrade", s.Daemon.Version, version)
@@ -192,6 +194,35 @@ func (s *Status) daemon(snapshot *control.Snapshot, stats *control.Stats) {
 	}
 }
 
+// recently is the time that the daemon's history covers.
+const recently = time.Hour
+
+// sensors reports what the hardware warns of.
+func (s *Status) sensors() {
+	for i := range s.Devices {
+		v := s.Devices[i].Sensors
+		if v == nil {
+			continue
+		}
+		if v.MemoryLow {
+			s.note("GPU %s: %s; the next allocation may fail. `xsched list` shows who has it, `xsched evict --help` how to move some", s.Devices[i].ID, v.MemoryText())
+		}
+		for _, x := range v.Xids {
+			if ago := s.now.Sub(time.Unix(0, x.LastNS)); ago < recently {
+				s.note("GPU %s: its driver reported Xid %d %s, the last time %s ago; see `dmesg`", s.Devices[i].ID, x.Code, often(x.Count), duration(float64(ago.Microseconds())))
+			}
+		}
+	}
+}
+
+// sensorText describes the hardware of a GPU; empty: nothing is known.
+func sensorText(d *control.Device) string {
+	if d.Sensors == nil {
+		return ""
+	}
+	return screen.Clean(d.Sensors.Text())
+}
+
 // configuration reports where the configuration in force differs from what an operator may expect.
 func (s *Status) configuration() {
 	if s.Config.Changed {
@@ -287,6 +318,9 @@ func (s *Status) Write(w io.Writer, width int) {
 				break
 			}
 			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), hardware(&g), g.MaxLevel, gpuNotes(&g, own[g.ID]))
+			if text := sensorText(&g); text != "" {
+				line("", "%s", text)
+			}
 		}
 		line("programs", "%s", s.programsText())
 		if s.HostMemory > 0 {

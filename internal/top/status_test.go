@@ -4,6 +4,7 @@ package top_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,41 @@ func TestStatusNotes(t *testing.T) {
 		if !strings.Contains(strings.Join(status.Notes, "\n"), want) {
 			t.Errorf("no %q in %q", want, status.Notes)
 		}
+	}
+}
+
+// The status and top have a line for the sensors of each GPU that has some, and warn of a full memory and of errors.
+func TestSensors(t *testing.T) {
+	s := toptest.Scene(8)
+	bare := top.Examine(&s, &control.Stats{}, "2.0.0")
+	if text := statusText(bare, 0); strings.Contains(text, "memory") || strings.Contains(text, "unknown") {
+		t.Errorf("without sensors:\n%s", text)
+	}
+	s.Devices[0].Sensors = &control.Sensors{
+		MemoryTotalBytes: new(uint64(80 << 30)), MemoryUsedBytes: new(uint64(78 << 30)), MemoryFreeBytes: new(uint64(2 << 30)), MemoryLow: true, PowerWatts: new(310.4),
+		Xids: []control.Xid{{Code: 31, Count: 2, LastNS: s.TimeNS - 300e9}, {Code: 13, Count: 1, LastNS: s.TimeNS - 7200e9}},
+	}
+	s.Devices[1].Sensors = &control.Sensors{Unknown: "GPU is\x1b[2J lost"}
+	status := top.Examine(&s, &control.Stats{}, "2.0.0")
+	text := statusText(status, 0)
+	v := newView(t, 120, 40)
+	v.Take(s, nil)
+	const values, lost = "memory 78GiB of 80GiB, 310 W, Xid 31, Xid 13", "sensors unknown: GPU is"
+	for _, line := range []string{values, lost} {
+		if !strings.Contains(text, line) || !strings.Contains(v.text(120, 40), line) {
+			t.Errorf("no %q in\n%s\n%s", line, text, v.text(120, 40))
+		}
+	}
+	// Where there is little room, only the GPU whose memory is full has its line.
+	if small := v.text(80, 14); !strings.Contains(small, values) || strings.Contains(small, lost) {
+		t.Errorf("small:\n%s", small)
+	}
+	want := []string{
+		"GPU " + s.Devices[0].ID + ": 97 % of its memory is used; the next allocation may fail. `xsched list` shows who has it, `xsched evict --help` how to move some",
+		"GPU " + s.Devices[0].ID + ": its driver reported Xid 31 2 times, the last time 5.0m ago; see `dmesg`",
+	}
+	if got := status.Notes[:2]; !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
 	}
 }
 

@@ -126,6 +126,7 @@ func (m *Model) gpus(width, height int) []screen.Line {
 		bar = 8
 	}
 	own := settings(&m.shown.List)
+	detailed := height == 0 || len(lines)+2*len(all)+min(idle, 1) < height/3
 	for _, d := range shown {
 		full, empty := screen.Bar(d.Utilization, bar, m.options.UTF8)
 		line := screen.Line{
@@ -137,6 +138,9 @@ func (m *Model) gpus(width, height int) []screen.Line {
 		}
 		line = append(line, screen.Span{Text: "  " + gpuNotes(&d, own[d.ID]), Style: screen.Faint})
 		lines = append(lines, line)
+		if text := sensorText(&d); text != "" && (detailed || d.Sensors.MemoryLow) {
+			lines = append(lines, screen.Text(strings.Repeat(" ", longest+1)+text, sensorStyle(d.Sensors)))
+		}
 	}
 	if more > 0 && most > 0 {
 		lines = append(lines, rest(all[len(shown):]))
@@ -197,6 +201,13 @@ func gpuNotes(d *control.Device, own control.DeviceSetting) string {
 		notes = append(notes, fmt.Sprintf("%d unmanaged", d.Others))
 	}
 	return screen.Clean(strings.Join(notes, ", "))
+}
+
+func sensorStyle(s *control.Sensors) screen.Style {
+	if s.Unknown != "" || s.MemoryLow {
+		return screen.Warn
+	}
+	return screen.Faint
 }
 
 func loadStyle(share float64) screen.Style {
