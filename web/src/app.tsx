@@ -7,7 +7,7 @@ import { Choice, spans } from "./choice";
 import { Confirm, Controls, Login, NoAccess } from "./controls";
 import { Detail } from "./detail";
 import { Events } from "./events";
-import { count, duration, modeText, percent, untimed } from "./format";
+import { count, duration, modeText, percent, sensorsText, untimed } from "./format";
 import { linesOf, spanSeconds, stepsOf, sumOf, type Line } from "./history";
 import { known, rowsOf, servicesOf, type Row } from "./rows";
 import { Services } from "./services";
@@ -101,6 +101,7 @@ function Devices({ store, state, selected, names }: View & { store: Store }) {
                 <span data-device={d.id}>{percent(d.utilization)}</span> used, {count(d.processes)} programs, {count(d.queues)} queues, level {d.max_level}, {d.policy}, mode {modeText(d.mode, d.mode_level)}
                 {d.others > 0 && <>, {count(d.others)} unmanaged</>}
               </p>
+              {d.sensors && <p class={`facts ${d.sensors.unknown || d.sensors.memory_low ? "bad" : ""}`}>{sensorsText(d.sensors)}</p>}
               {spans && <Timeline device={d} spans={spans} seconds={seconds} selected={selected} names={names} />}
             </article>
           );

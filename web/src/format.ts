@@ -2,7 +2,7 @@
 
 // Text of numbers and names. All functions are pure.
 
-import type { Memory } from "./api_gen";
+import type { Memory, Sensors } from "./api_gen";
 
 export const none = "–";
 
@@ -82,4 +82,19 @@ export function memoryText(m: Memory): string {
   if (m.away_bytes > 0) text += `, ${bytes(m.away_bytes)} away${m.evicted ? " by hand" : ""}`;
   if (m.evict_failed) text += `, not evicted: ${plain(m.evict_failed)}`;
   return text;
+}
+
+// sensorsText describes the hardware of a GPU, as control.Sensors.Text does.
+export function sensorsText(s: Sensors): string {
+  if (s.unknown) return `sensors unknown: ${s.unknown}`;
+  const parts: string[] = [];
+  if (s.memory_used_bytes !== undefined && s.memory_total_bytes !== undefined) parts.push(`memory ${bytes(s.memory_used_bytes)} of ${bytes(s.memory_total_bytes)}`);
+  if (s.power_watts !== undefined) parts.push(`${s.power_watts.toFixed(0)} W${s.power_limit_watts === undefined ? "" : ` of ${s.power_limit_watts.toFixed(0)} W`}`);
+  if (s.temperature_celsius !== undefined) parts.push(`${s.temperature_celsius.toFixed(0)} °C`);
+  if (s.clock_hertz !== undefined) parts.push(`${(s.clock_hertz / 1e6).toFixed(0)} MHz`);
+  if (s.throttled?.length) parts.push(`throttled: ${s.throttled.join(", ").replaceAll("_", " ")}`);
+  if (s.ecc_uncorrected) parts.push(`${count(s.ecc_uncorrected)} uncorrected ECC errors`);
+  for (const x of s.xids ?? []) parts.push(`Xid ${x.code}`);
+  if (s.memory_low) parts.push("almost full: the next allocation may fail");
+  return parts.join(", ");
 }

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bytes, count, duration, memoryText, modeText, none, percent, plain, round, untimed } from "../src/format";
+import { bytes, count, duration, memoryText, modeText, none, percent, plain, round, sensorsText, untimed } from "../src/format";
 
 test("durations use the unit that keeps them short", () => {
   const cases: [number | undefined, string][] = [
@@ -58,4 +58,14 @@ test("memory tells what can leave, and why the rest can't", () => {
   };
   assert.equal(memoryText(memory), "64 GiB of 80 GiB, movable 61 GiB (rest: 2 GiB pool, 1 GiB small), 41 GiB away by hand");
   assert.equal(memoryText({ ...memory, quota_bytes: 0, movable_bytes: 0, away_bytes: 0, evicted: false }), "64 GiB");
+});
+
+test("sensors name what is known, and nothing that is not", () => {
+  assert.equal(sensorsText({}), "");
+  assert.equal(sensorsText({ unknown: "GPU is lost", xids: [{ code: 79, count: 1, last_unix_ns: 0 }] }), "sensors unknown: GPU is lost");
+  assert.equal(sensorsText({ power_watts: 0, temperature_celsius: 61, ecc_uncorrected: 0 }), "0 W, 61 °C");
+  assert.equal(
+    sensorsText({ memory_used_bytes: 2 ** 30, memory_total_bytes: 2 ** 31, memory_low: true, power_watts: 310.2, power_limit_watts: 700, clock_hertz: 1980e6, throttled: ["software_power_cap"], ecc_uncorrected: 2, xids: [{ code: 31, count: 2, last_unix_ns: 0 }] }),
+    `memory ${bytes(2 ** 30)} of ${bytes(2 ** 31)}, 310 W of 700 W, 1980 MHz, throttled: software power cap, 2 uncorrected ECC errors, Xid 31, almost full: the next allocation may fail`,
+  );
 });
