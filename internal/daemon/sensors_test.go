@@ -3,8 +3,10 @@
 package daemon_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 
 // sensorHelper writes a line each tenth of a second, until a file is there: then it hangs.
 const sensorHelper = `#!/bin/sh
+ls /proc/self/fd >"$HANG.fds"
 echo '{"gpus":[{"id":"0000:02:00.0","memory_total_bytes":100},{"id":"0000:01:00.0","memory_total_bytes":200}]}'
 echo '{"xid":31,"id":"0000:02:00.0"}'
 while [ ! -e "$HANG" ]; do
@@ -32,6 +35,19 @@ func TestSensors(t *testing.T) {
 	w := newWorld(t)
 	helper, hang := filepath.Join(w.dir, "helper"), filepath.Join(w.dir, "hang")
 	if err := os.WriteFile(helper, []byte(sensorHelper), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hang, nil, 0o600); err != nil { // it hangs at once, and has said what it inherits
+		t.Fatal(err)
+	}
+	before := exec.CommandContext(t.Context(), "timeout", "0.5", helper)
+	before.Env = append(os.Environ(), "HANG="+hang)
+	_ = before.Run()
+	inherited, err := os.ReadFile(hang + ".fds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(hang); err != nil {
 		t.Fatal(err)
 	}
 	stop := w.serve(t, func(o *daemon.Options) {
@@ -78,6 +94,9 @@ func TestSensors(t *testing.T) {
 		if !strings.Contains(fmt.Sprintf("%q", texts), want) {
 			t.Errorf("%q, want %q", texts, want)
 		}
+	}
+	if fds, err := os.ReadFile(hang + ".fds"); err != nil || !bytes.Equal(fds, inherited) {
+		t.Errorf("the helper has files of the daemon: %q instead of %q, %v", fds, inherited, err)
 	}
 	if err := os.WriteFile(hang, nil, 0o600); err != nil {
 		t.Fatal(err)
