@@ -17,8 +17,10 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"xsched/internal/control"
@@ -149,7 +151,7 @@ func (r *Reader) serve(ctx context.Context) error {
 	defer in.Close()
 	cmd := exec.CommandContext(ctx, path, r.Args...)
 	cmd.Env, cmd.Stdout = env, out
-	err = cmd.Start()
+	exited, err := start(cmd)
 	_ = out.Close()
 	if errors.Is(err, fs.ErrNotExist) { // an image without the C library, too
 		return fmt.Errorf("%w: %w", errAbsent, err)
@@ -157,8 +159,7 @@ func (r *Reader) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	exited, stop, lines := make(chan error, 1), make(chan struct{}), make(chan message)
-	go func() { exited <- cmd.Wait() }()
+	stop, lines := make(chan struct{}), make(chan message)
 	go read(in, lines, stop)
 	err = r.follow(ctx, lines)
 	close(stop)
@@ -174,6 +175,23 @@ func (r *Reader) serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return err
+}
+
+// start starts the helper; exited gets its end. The kernel kills it when the thread that started it ends, so that it
+// does not outlive the daemon. That thread is kept meanwhile: others end with a goroutine.
+func start(cmd *exec.Cmd) (exited <-chan error, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	return ended, <-started
 }
 
 // failure replaces the success of a helper that should not end.

@@ -317,6 +317,66 @@ func TestEndWhileItHangs(t *testing.T) {
 	}
 }
 
+// A thread that ends takes no helper with it.
+func TestThreadsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.until("known", known)
+	for range 20 {
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				runtime.LockOSThread() // without an unlock, the thread ends too
+				time.Sleep(time.Millisecond)
+			})
+		}
+		all.Wait()
+	}
+	w.say("free 0 1")
+	w.until("read", func(a, b *control.Sensors) bool { return known(a, b) && *a.MemoryFreeBytes == 1 })
+	if n := w.started(); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+}
+
+// A helper that hangs ends with a daemon that is killed.
+func TestKilledDaemon(t *testing.T) {
+	const folder = "SENSOR_TEST_FOLDER"
+	if dir := os.Getenv(folder); dir != "" { // the daemon
+		w := &world{t: t, done: make(chan struct{})}
+		w.start(filepath.Join(dir, "helper"), []string{filepath.Join(dir, "pid")}, nil)
+		select {}
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "helper"), []byte("#!/bin/sh\necho $$ >$1~; mv $1~ $1\nexec sleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledDaemon$")
+	daemon.Env = append(os.Environ(), folder+"="+dir)
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid string
+	for end := time.Now().Add(30 * time.Second); pid == ""; time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(dir, "pid"))
+		if pid = strings.TrimSpace(string(text)); time.Now().After(end) {
+			t.Fatal("no helper")
+		}
+	}
+	_ = daemon.Process.Kill()
+	_ = daemon.Wait()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		status, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil || strings.Contains(string(status), ") Z ") { // nobody may wait for it in a container
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still there: %s", status)
+		}
+	}
+}
+
 // TestWedged: a question for the driver's GPUs that never returns is seen by the health check, and the values are
 // gone all the same.
 func TestWedged(t *testing.T) {

@@ -79,7 +79,6 @@ void sleep_ms(int64_t ms) {
 }
 
 int main(int argc, char **argv) {
-  prctl(PR_SET_PDEATHSIG, 9);
   prctl(PR_SET_NAME, "xsched-sensors");
   if (argc == 2 && strcmp(argv[1], "nvml") == 0) nvml_report();
   if (argc == 3 && strcmp(argv[1], "amdgpu") == 0) amdgpu_report(argv[2]);
