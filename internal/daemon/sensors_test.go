@@ -17,9 +17,10 @@ import (
 	"xsched/internal/identity"
 )
 
-// sensorHelper writes a line each tenth of a second, until a file is there: then it hangs.
+// sensorHelper lists its files, and writes a line each tenth of a second until a file is there: then it hangs.
 const sensorHelper = `#!/bin/sh
 ls /proc/self/fd >"$HANG.fds"
+[ -z "$LIST" ] || exit 0
 echo '{"gpus":[{"id":"0000:02:00.0","memory_total_bytes":100},{"id":"0000:01:00.0","memory_total_bytes":200}]}'
 echo '{"xid":31,"id":"0000:02:00.0"}'
 while [ ! -e "$HANG" ]; do
@@ -37,17 +38,13 @@ func TestSensors(t *testing.T) {
 	if err := os.WriteFile(helper, []byte(sensorHelper), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(hang, nil, 0o600); err != nil { // it hangs at once, and has said what it inherits
+	bare := exec.CommandContext(t.Context(), helper)
+	bare.Env = append(os.Environ(), "HANG="+hang, "LIST=1")
+	if err := bare.Run(); err != nil {
 		t.Fatal(err)
 	}
-	before := exec.CommandContext(t.Context(), "timeout", "0.5", helper)
-	before.Env = append(os.Environ(), "HANG="+hang)
-	_ = before.Run()
 	inherited, err := os.ReadFile(hang + ".fds")
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(hang); err != nil {
 		t.Fatal(err)
 	}
 	stop := w.serve(t, func(o *daemon.Options) {
@@ -109,7 +106,7 @@ func TestSensors(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "channels stopped", w.stopped(t, pid, 1))
-	if s, err := w.ctl.Stats(ctx); err != nil || s.Dead() != "" || time.Duration(s.HeartbeatAgeNS) > time.Second {
+	if s, err := w.ctl.Stats(ctx); err != nil || s.Dead() != "" {
 		t.Errorf("%v, %q, heartbeat %v ago", err, s.Dead(), time.Duration(s.HeartbeatAgeNS))
 	}
 	began := time.Now()
