@@ -39,6 +39,11 @@ const (
 	mostDelay  = 5 * time.Minute
 	// lineBytes bounds a line: a GPU has 500 bytes.
 	lineBytes = 1 << 20
+	// again is the least time between two events of a GPU with the same Xid, or of a full memory: any user can
+	// cause one each second, and must not displace what else the audit file has.
+	again = 10 * time.Minute
+	// mostGPUs bounds those that the helper names.
+	mostGPUs = 256
 	// mostXids bounds the codes of a GPU; drivers have fewer than 200.
 	mostXids = 256
 )
@@ -73,12 +78,19 @@ type Reader struct {
 	limits limits // of tests; zero: the constants
 }
 
-type limits struct{ start, silence, first, most time.Duration }
+type limits struct{ start, silence, first, most, again time.Duration }
 
 // gpu is the last reading of a GPU and what the daemon adds.
 type gpu struct {
 	control.Sensors
-	fresh map[int]uint64 // Xids without an event yet
+	news map[int]*news // by Xid
+	full news          // of MemoryLow
+}
+
+// news is what comes with the next event.
+type news struct {
+	count uint64
+	sent  time.Time // of the last event
 }
 
 // message is one line of the helper.
@@ -112,7 +124,7 @@ func (r *Reader) Of(id model.DeviceID) *control.Sensors {
 // Run keeps the helper running until ctx ends, or until it says that there is nothing to read.
 func (r *Reader) Run(ctx context.Context) {
 	if r.limits == (limits{}) {
-		r.limits = limits{startTime, silence, firstDelay, mostDelay}
+		r.limits = limits{startTime, silence, firstDelay, mostDelay, again}
 	}
 	r.Part.End()
 	for delay := r.limits.first; ; delay = min(2*delay, r.limits.most) {
@@ -262,6 +274,10 @@ func (r *Reader) take(m *message) {
 		events = r.replace(m)
 	}
 	r.mu.Unlock()
+	r.notify(events)
+}
+
+func (r *Reader) notify(events []Event) {
 	for _, e := range events {
 		r.Notify(e)
 	}
@@ -284,40 +300,60 @@ func (r *Reader) xid(m *message) {
 	}
 	g.Xids[i].Count++
 	g.Xids[i].LastNS = time.Now().UnixNano()
-	if g.fresh == nil {
-		g.fresh = map[int]uint64{}
+	if g.news == nil {
+		g.news = map[int]*news{}
 	}
-	g.fresh[m.Xid]++
+	if g.news[m.Xid] == nil {
+		g.news[m.Xid] = &news{}
+	}
+	g.news[m.Xid].count++
 }
 
 // replace takes over the values of all GPUs and returns what is new. Preconditions: r.mu is held.
-func (r *Reader) replace(m *message) (events []Event) {
-	for _, id := range slices.Sorted(maps.Keys(r.gpus)) {
-		g := r.gpus[id]
-		for _, code := range slices.Sorted(maps.Keys(g.fresh)) {
-			events = append(events, Event{id, fmt.Sprintf("the driver reports Xid %d", code), g.fresh[code]})
-		}
-		g.fresh = nil
-	}
+func (r *Reader) replace(m *message) []Event {
 	before := r.gpus
 	r.gpus = map[model.DeviceID]*gpu{}
 	for i := range m.GPUs {
 		id, err := model.ParseDeviceID(m.GPUs[i].ID)
-		if err != nil {
+		if err != nil || len(r.gpus) >= mostGPUs {
 			continue
 		}
-		was, g := before[id], &gpu{Sensors: m.GPUs[i].Sensors}
+		was := before[id]
 		if was == nil {
 			was = &gpu{}
 		}
-		g.Xids, r.gpus[id] = was.Xids, g
-		if g.MemoryLow = low(&g.Sensors, was.MemoryLow); g.MemoryLow && !was.MemoryLow {
-			events = append(events, Event{id, "the next allocation may fail: " + g.MemoryText(), 1})
+		g := &gpu{Sensors: m.GPUs[i].Sensors, news: was.news, full: was.full}
+		g.Xids, g.MemoryLow = was.Xids, low(&g.Sensors, was.MemoryLow)
+		if g.MemoryLow && !was.MemoryLow {
+			g.full.count = 1
 		}
+		r.gpus[id] = g
 	}
 	for id, g := range before {
-		if r.gpus[id] == nil {
-			r.gpus[id] = &gpu{Sensors: control.Sensors{Unknown: "the driver no longer lists it", Xids: g.Xids}}
+		if r.gpus[id] == nil && len(r.gpus) < mostGPUs {
+			g.Sensors = control.Sensors{Unknown: "the driver no longer lists it", Xids: g.Xids}
+			r.gpus[id] = g
+		}
+	}
+	return r.events()
+}
+
+// events returns what is new, unless it was reported a short time ago. Preconditions: r.mu is held.
+func (r *Reader) events() (events []Event) {
+	now := time.Now()
+	add := func(id model.DeviceID, n *news, text string) {
+		if n.count > 0 && now.Sub(n.sent) >= r.limits.again {
+			events = append(events, Event{id, text, n.count})
+			*n = news{sent: now}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.gpus)) {
+		g := r.gpus[id]
+		for _, code := range slices.Sorted(maps.Keys(g.news)) {
+			add(id, g.news[code], fmt.Sprintf("the driver reports Xid %d", code))
+		}
+		if g.MemoryLow {
+			add(id, &g.full, "the next allocation may fail: "+g.MemoryText())
 		}
 	}
 	return events
@@ -335,13 +371,14 @@ func low(s *control.Sensors, was bool) bool {
 	return *s.MemoryFreeBytes < limit
 }
 
-// lose forgets all values, because of err.
+// lose forgets all values, because of err. An error of the driver, such as a GPU that fell off its bus, may be what
+// the helper hangs for: its event must not wait for the next values.
 func (r *Reader) lose(err error) {
 	why := err.Error()
 	if errors.Is(err, io.EOF) {
 		why = "the process that reads them ended"
 	}
-	forget := func(more []model.DeviceID) {
+	forget := func(more []model.DeviceID) []Event {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.gpus == nil {
@@ -355,7 +392,8 @@ func (r *Reader) lose(err error) {
 		for _, g := range r.gpus {
 			g.Sensors = control.Sensors{Unknown: why, Xids: g.Xids}
 		}
+		return r.events()
 	}
-	forget(nil) // at once: the question may take long
+	r.notify(forget(nil)) // at once: the question may take long
 	forget(r.GPUs())
 }

@@ -48,6 +48,7 @@ type world struct {
 	says   string // the double's file
 	mu     sync.Mutex
 	starts []time.Time
+	again  time.Duration
 	hung   time.Duration // the silence of a helper that hangs; 0: longer than a busy machine delays one
 	events []string
 	done   chan struct{}
@@ -83,7 +84,7 @@ func (w *world) start(path string, args, env []string) {
 			w.events = append(w.events, fmt.Sprintf("%v %s (%d)", e.GPU, e.Text, e.Count))
 		},
 		Log: slog.New(slog.DiscardHandler), Part: (&health.Monitor{}).Add("sensors", time.Second, false),
-		limits: limits{20 * time.Second, cmp.Or(w.hung, 20*time.Second), 200 * time.Millisecond, time.Second},
+		limits: limits{20 * time.Second, cmp.Or(w.hung, 20*time.Second), 200 * time.Millisecond, time.Second, w.again},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { w.Run(ctx); close(w.done) }()
@@ -325,6 +326,77 @@ func TestEndWhileItHangs(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
+	}
+}
+
+// The error that the helper hangs for is known although no values come any more.
+func TestXidBeforeHang(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	helper := filepath.Join(dir, "helper")
+	const lines = `{"gpus":[{"id":"0000:65:00.0"}]}` + "\n" + `{"xid":79,"id":"0000:65:00.0"}`
+	if err := os.WriteFile(helper, []byte("#!/bin/sh\ncat <<.\n"+lines+"\n.\nexec sleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, hung: 500 * time.Millisecond, again: time.Hour, done: make(chan struct{})}
+	w.start(helper, []string{"x"}, nil)
+	w.until("lost", func(a, _ *control.Sensors) bool { return w.started() > 2 && a.Unknown != "" })
+	if got, want := w.seen(), []string{"0000:65:00.0 the driver reports Xid 79 (1)"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What any user can cause each second makes few events.
+func TestFewEvents(t *testing.T) {
+	r := &Reader{limits: limits{again: time.Hour}}
+	var events []Event
+	take := func(m message) {
+		r.Notify = func(e Event) { events = append(events, e) }
+		r.take(&m)
+	}
+	line := func(free uint64) (m message) {
+		m.GPUs = append(m.GPUs, struct {
+			ID string `json:"id"`
+			control.Sensors
+		}{gpu0.String(), control.Sensors{MemoryTotalBytes: new(uint64(1000)), MemoryFreeBytes: new(free)}})
+		return m
+	}
+	take(line(500))
+	for range 100 {
+		take(message{ID: gpu0.String(), Xid: 31})
+		take(line(10))
+		take(line(500))
+	}
+	take(line(10))
+	want := []Event{{gpu0, "the driver reports Xid 31", 1}, {gpu0, "the next allocation may fail: 99 % of its memory is used", 1}}
+	if !reflect.DeepEqual(events, want) {
+		t.Errorf("%v", events)
+	}
+	if s := r.Of(gpu0); !s.MemoryLow || s.Xids[0].Count != 100 {
+		t.Errorf("%+v", s)
+	}
+	r.limits.again, events = 0, nil
+	take(line(10))
+	if want[0].Count = 99; !reflect.DeepEqual(events, want) {
+		t.Errorf("later: %v", events)
+	}
+}
+
+// A helper that names GPUs without an end.
+func TestManyGPUs(t *testing.T) {
+	r := &Reader{Notify: func(Event) {}}
+	for round := range 3 {
+		var m message
+		for i := range 1000 {
+			m.GPUs = append(m.GPUs, struct {
+				ID string `json:"id"`
+				control.Sensors
+			}{ID: model.MakeDeviceID(uint32(round), uint32(i), uint32(i>>8), 0).String()})
+		}
+		r.take(&m)
+	}
+	if len(r.gpus) != mostGPUs {
+		t.Errorf("%d GPUs", len(r.gpus))
 	}
 }
 
