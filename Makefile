@@ -441,7 +441,7 @@ chaos-planted: build bin/chaos ## check that the campaign finds each planted bug
 	done
 
 .PHONY: mutants
-mutants: ## bring back known defects one by one (ONLY: these), and check that a test finds each; half an hour
+mutants: ## bring back known defects one by one (ONLY: these), and check that a test finds each; a quarter of an hour
 	@tools/mutants $(ONLY)
 
 .PHONY: test-python

@@ -56,7 +56,7 @@ func (s *serveFlags) register(c *cobra.Command) {
 	f.StringVar(&o.Record, "record", "", "record all scheduling events to `FILE` for xsched replay (at most 4 files of 64 MB)")
 	f.StringVar(&s.audit, "audit", auditAuto, "append changes, their authors and faults to `FILE` (at most 4 files of 8 MB, and as many for changes of other users); auto: "+auditDefault+" for root's daemon in /run/xsched, else off")
 	f.StringVar(&s.selfTest, "self-test", selfTestAuto, "test preemption on idle GPUs in the background: auto (real GPUs only), on or off")
-	f.StringVar(&s.sensors, "sensors", sensorsOn, "read memory, power, temperature and errors of the GPUs: on (real GPUs only) or off")
+	f.StringVar(&s.sensors, "sensors", sensorsOff, "read memory, power, temperature and errors of the GPUs: on (real GPUs only) or off")
 	f.StringVar(&s.config, "config", "", "read the configuration from `FILE`; off reads none (default /etc/xsched/config.yaml for root's daemon on real GPUs)")
 	f.BoolVar(&s.noState, "no-state", false, "forget what is set at run time when the daemon ends, and ignore what a previous one kept")
 	s.web.flags(c)
