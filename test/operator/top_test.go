@@ -285,7 +285,7 @@ func TestLongStatus(t *testing.T) {
 	load := d.tenant(product(t, "build/virtual/tenant"), 2000)
 
 	out, err := d.command("status").Output()
-	if err != nil || !bytes.Contains(out, []byte("health    no problems")) || !bytes.Contains(out, []byte("programs  1:")) {
+	if err != nil || !regexp.MustCompile(`(?m)^health +no problems$`).Match(out) || !regexp.MustCompile(`(?m)^programs +1:`).Match(out) {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	out, err = d.command("top", "--once", "--json").Output()
