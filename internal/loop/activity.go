@@ -19,6 +19,8 @@ type (
 	Durations   = meter.Durations
 	GPUShare    = meter.GPUShare
 	GPUView     = meter.GPU
+	GPUTotal    = meter.GPUTotal
+	Counts      = meter.Counts
 )
 
 // Causes of a preemption other than a process.
@@ -39,10 +41,12 @@ type activity struct {
 
 // note updates the account of a queue and its device.
 func (a *activity) note(now model.Time, q *queue) {
-	active := q.busy && q.want.Suspend == 0 && !q.yields && !q.polled && q.unproved == ""
+	counts := q.busy && !q.polled && q.unproved == ""
+	active := counts && q.want.Suspend == 0 && !q.yields
 	if a.usage.Set(now, &q.use, active) {
 		q.owner.touch()
 	}
+	a.usage.Wait(now, &q.use, counts && !active)
 }
 
 // yielded updates the account of a queue that the hardware leaves for the longer timeslices of others,

@@ -43,11 +43,16 @@ func (l *Loop) Join(ctx context.Context, c *Client, caps map[model.DeviceID]driv
 	return errors.Join(err, joined)
 }
 
-// Remove removes a client, whether it has joined or not, and releases its page and doorbell. It is
-// not bound to a context: sessions end while the daemon stops, and the loop ends last.
-func (l *Loop) Remove(c *Client) {
-	_ = l.call(c.on(context.Background()), func() { l.pages.remove(c) })
+// Remove removes a client, whether it has joined or not, and releases its page and doorbell. It returns
+// what the client used in all. It is not bound to a context: sessions end while the daemon stops, and the
+// loop ends last.
+func (l *Loop) Remove(c *Client) (totals []GPUTotal, requests Counts) {
+	_ = l.call(c.on(context.Background()), func() {
+		l.pages.remove(c)
+		totals, requests = c.use.Totals(clock.Now(), l.activity.usage), c.requests.Figures().Counts()
+	})
 	l.mail.close(c.inbox)
+	return totals, requests
 }
 
 // Abandon gives up a client that has neither joined nor been removed. Its page and doorbell stay the caller's.

@@ -202,5 +202,6 @@ type clientCopy struct {
 	copies []queue
 	// protections is what protection gains it and costs others, by device.
 	protections []policy.ProtectionStatus
+	totals      []GPUTotal
 	busy        bool // a queue has work, so its counters change without the loop's knowledge
 }

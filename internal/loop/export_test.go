@@ -92,7 +92,7 @@ func (l *Loop) CheckCopies() error {
 		}
 		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copy.last}, counters: []wire.Counters{{}}, signs: []wire.Signs{{}}, memory: [][]MemoryView{nil}}
 		got, want := s.view(0), c.view(now, &cfg)
-		got.Age, want.Age = 0, 0
+		got.Age, want.Age, want.Totals = 0, 0, c.use.Totals(now, l.activity.usage)
 		if !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("the copy of client %d is\n%+v\nits state is\n%+v", c.ID, got, want)
 		}

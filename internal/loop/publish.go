@@ -183,7 +183,7 @@ func (p *publisher) copySome(b *builder) bool {
 	b.client = nil
 	done.queues, done.counts, done.hooks, done.copy = nil, deviceCounts{}, clientHooks{}, clientSnapshot{}
 	done.merge, done.workers = clientMerge{refused: done.merge.refused}, clientWorkers{off: done.workers.off}
-	done.use = meter.ProgramUse{Shares: done.use.Shares}
+	done.totals, done.use = done.use.Totals(clock.Now(), p.usage), meter.ProgramUse{Shares: done.use.Shares}
 	if c != nil {
 		c.copy.last = done
 	}
@@ -218,7 +218,7 @@ func (s *snapshot) view(i int) ClientView {
 		}
 	}
 	v := c.view(s.at, &s.config)
-	v.Counters, v.Signs, v.Memory, v.Protections = s.counters[i], s.signs[i], s.memory[i], s.clients[i].protections
+	v.Counters, v.Signs, v.Memory, v.Protections, v.Totals = s.counters[i], s.signs[i], s.memory[i], s.clients[i].protections, s.clients[i].totals
 	return v
 }
 

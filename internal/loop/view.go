@@ -75,6 +75,8 @@ type ClientView struct {
 	Protections []policy.ProtectionStatus
 	// Shares of the GPUs that it used in the last second.
 	Shares []GPUShare
+	// Totals are its use of each GPU since it joined.
+	Totals []GPUTotal
 	// Open is for how long the request in progress lasts, at least; 0: none is known.
 	Open time.Duration
 
@@ -84,6 +86,9 @@ type ClientView struct {
 // Latency returns the requests of the client so far, nil if there are none. The figures are current:
 // younger than the rest of the view.
 func (v *ClientView) Latency() *LatencyView { return v.figures.Latency(v.Hint.SLO.Latency) }
+
+// Counts returns the numbers of requests of the client so far.
+func (v *ClientView) Counts() Counts { return v.figures.Counts() }
 
 // view formats the state of a client, or of its copy in a snapshot.
 func (c *Client) view(now model.Time, cfg *engine.Config) ClientView {

@@ -114,6 +114,17 @@ type Latency struct {
 	Met, Missed, RecentMet, RecentMissed uint64
 }
 
+// Counts are numbers of requests of a client: all, and those that met or missed its latency target.
+type Counts struct{ Requests, Met, Missed uint64 }
+
+// Counts returns the numbers so far, without the cost of Latency. They begin anew with another target or source.
+func (f *Figures) Counts() Counts {
+	if f == nil {
+		return Counts{}
+	}
+	return Counts{f.requests.Load(), f.ever.met.Load(), f.ever.missed.Load()}
+}
+
 // Latency returns the figures, nil without requests. Met and Missed are for the given target.
 func (f *Figures) Latency(target time.Duration) *Latency {
 	if f == nil || f.requests.Load() == 0 {

@@ -3,6 +3,8 @@
 package meter
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"xsched/internal/model"
@@ -36,6 +38,8 @@ type deviceUse struct {
 	use            span
 	turns          turns
 	recent         recentUse
+	waiting        int  // queues of a client that wait
+	waited         span // one of them waits, and none is active
 }
 
 // set updates the number of queues that use the GPU. It reports whether the first began or the last ended.
@@ -51,6 +55,13 @@ func (t *deviceUse) set(now model.Time, active bool) (changed bool) {
 		t.use.set(now, active)
 	}
 	return changed
+}
+
+// settle begins or ends a client's wait after a change of its queues.
+func (t *deviceUse) settle(now model.Time) {
+	if waits := t.waiting > 0 && t.active == 0; waits != (t.waited.since != 0) {
+		t.waited.set(now, waits)
+	}
 }
 
 // turns is a clock that divides a GPU's time among the clients that use it at once: it runs at 1/n of
@@ -105,6 +116,7 @@ type QueueUse struct {
 	device  model.DeviceID
 	program *ProgramUse // nil: none
 	span    span
+	waits   bool // it has work and may not run
 
 	// While the client keeps the total, worked is the part of it already accounted, as of workedAt.
 	worked   time.Duration
@@ -146,6 +158,7 @@ func (g *Usage) Enter(now model.Time, q *QueueUse, gpu model.DeviceID, program *
 // listed are known to exist.
 func (g *Usage) Leave(now model.Time, q *QueueUse, listed bool, maxGPUs int) (changed bool) {
 	changed = g.Set(now, q, false)
+	g.Wait(now, q, false)
 	keep := maxIdle
 	if !listed {
 		keep = 0
@@ -165,15 +178,55 @@ func (g *Usage) Set(now model.Time, q *QueueUse, active bool) (changed bool) {
 	q.span.set(now, active)
 	gpu := g.gpus[q.device]
 	gpu.set(now, active)
-	if q.program == nil || !q.program.uses[q.device].set(gpu.turns.at(now), active) {
+	if q.program == nil {
 		return true
 	}
-	if active {
-		gpu.turns.add(now, 1)
-	} else {
-		gpu.turns.add(now, -1)
+	use := q.program.uses[q.device]
+	if use.set(gpu.turns.at(now), active) {
+		if active {
+			gpu.turns.add(now, 1)
+		} else {
+			gpu.turns.add(now, -1)
+		}
 	}
+	use.settle(now)
 	return true
+}
+
+// Wait notes whether a queue has work and may not run.
+func (g *Usage) Wait(now model.Time, q *QueueUse, waits bool) {
+	if q.program == nil || waits == q.waits {
+		return
+	}
+	q.waits = waits
+	use := q.program.uses[q.device]
+	if waits {
+		use.waiting++
+	} else {
+		use.waiting--
+	}
+	use.settle(now)
+}
+
+// GPUTotal is a program's use of a GPU since it joined.
+type GPUTotal struct {
+	Device model.DeviceID
+	Ran    time.Duration // programs that use the GPU at once have equal parts of that time
+	Waited time.Duration // it had work, and none of its queues might run
+}
+
+// Totals returns the use of each GPU.
+func (p *ProgramUse) Totals(now model.Time, all *Usage) []GPUTotal {
+	out := make([]GPUTotal, 0, len(p.uses))
+	for id, t := range p.uses {
+		total := GPUTotal{Device: id, Ran: t.use.total, Waited: t.waited.upTo(now)}
+		if gpu := all.gpus[id]; gpu != nil { // nil: no client has queues there
+			total.Ran = t.use.upTo(gpu.turns.at(now))
+		}
+		out = append(out, total)
+	}
+	slices.SortFunc(out, func(a, b GPUTotal) int { return cmp.Compare(a.Device, b.Device) })
+	return out
 }
 
 // Pause stops accounting for a queue whose client keeps the total from now on.

@@ -74,3 +74,37 @@ func TestWorked(t *testing.T) {
 		t.Errorf("%d after a pause, want 300", q.UpTo(600))
 	}
 }
+
+// Programs that use a GPU at once have equal parts of its time. A program waits while one of its queues has
+// work and none runs. Both outlive its queues.
+func TestTotals(t *testing.T) {
+	g, p, other := NewUsage(), NewProgramUse(), NewProgramUse()
+	a, b, c := &QueueUse{}, &QueueUse{}, &QueueUse{}
+	g.Enter(100, a, 1, &p)
+	g.Enter(100, b, 1, &p)
+	g.Enter(100, c, 1, &other)
+	g.Set(100, a, true)
+	g.Set(100, c, true) // each has half of the GPU
+	g.Set(200, a, false)
+	g.Wait(200, a, true) // p waits
+	g.Wait(250, b, true) // with both queues
+	check := func(now model.Time, use *ProgramUse, ran, waited time.Duration) {
+		t.Helper()
+		if got := use.Totals(now, g); len(got) != 1 || got[0] != (GPUTotal{1, ran, waited}) {
+			t.Errorf("at %d: %+v, want %d and %d", now, got, ran, waited)
+		}
+	}
+	check(260, &p, 50, 60)
+	check(260, &other, 110, 0)
+	g.Set(300, b, true) // one of its queues runs
+	g.Wait(300, b, false)
+	g.Set(340, b, false)
+	check(350, &p, 70, 110)
+	g.Wait(360, a, false) // its work went
+	g.Wait(380, b, true)
+	g.Leave(400, b, true, 16)
+	g.Leave(400, a, true, 16)
+	g.Leave(400, c, true, 16)
+	check(500, &p, 70, 140)
+	check(500, &other, 50+100+20+60, 0)
+}

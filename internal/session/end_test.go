@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -179,5 +180,37 @@ func TestLeavesDuringHandshake(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatal("no end of the session was reported")
 		}
+	}
+}
+
+// TestRemovedWithTotals: what a program used until its end is reported, however short its life was.
+func TestRemovedWithTotals(t *testing.T) {
+	type left struct {
+		who      loop.Identity
+		totals   []loop.GPUTotal
+		requests loop.Counts
+	}
+	removed := make(chan left, 1)
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Session.Removed = func(who loop.Identity, totals []loop.GPUTotal, requests loop.Counts) {
+			removed <- left{who, totals, requests}
+		}
+	})
+	c := h.Client(t, 0, wire.LevelAuto)
+	c.Queue(0)
+	c.Busy(0, true)
+	sessiontest.Await(t, "the queue is busy", func() bool { all := h.Only(t).Queues; return len(all) == 1 && all[0].Busy })
+	time.Sleep(20 * time.Millisecond)
+	c.Busy(0, false)
+	sessiontest.Await(t, "the request has ended", func() bool { v := h.Only(t); return v.Counts().Requests == 1 })
+	want := h.Only(t).Totals
+	c.Close()
+	select {
+	case got := <-removed:
+		if len(want) != 1 || want[0].Ran < 20*time.Millisecond || !slices.Equal(got.totals, want) || got.requests.Requests != 1 {
+			t.Errorf("%+v, want %+v and one request", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("no end of the session was reported")
 	}
 }

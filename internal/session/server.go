@@ -47,6 +47,9 @@ type Config struct {
 	// Joined and Ended are called for every session, in this order; nil: nobody asks.
 	Joined func(loop.Identity)
 	Ended  func(who loop.Identity, why string)
+	// Removed is called after Ended, when nothing more is measured, with all that the program used; nil:
+	// nobody asks.
+	Removed func(who loop.Identity, totals []loop.GPUTotal, requests loop.Counts)
 
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
 
@@ -378,7 +381,10 @@ func (srv *Server) rivals(s *Session) bool {
 
 // remove removes an ended session from the loop and then releases its place.
 func (srv *Server) remove(s *Session) {
-	srv.loop.Remove(s.client)
+	totals, requests := srv.loop.Remove(s.client)
+	if srv.cfg.Removed != nil {
+		srv.cfg.Removed(s.Identity, totals, requests)
+	}
 	srv.mu.Lock()
 	delete(srv.sessions, s.ID)
 	srv.mu.Unlock()
