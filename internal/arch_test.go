@@ -63,6 +63,7 @@ var mayImport = map[string][]string{
 	"internal/session/*":        {"internal/budget", "internal/quarantine", "internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket", "internal/loop", "internal/engine", "internal/session"},
 	"internal/guardian":         {"internal/atomicfile", "internal/identity", "internal/clock", "internal/health", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket"},
 	"internal/history":          {"internal/identity", "internal/model", "internal/engine", "internal/record", "internal/loop"},
+	"internal/ledger":           {"internal/atomicfile", "internal/health", "internal/model", "internal/state"},
 	"internal/keeper":           {"internal/control", "internal/health", "internal/identity", "internal/loop", "internal/model", "internal/session", "internal/state"},
 	"internal/journal":          {"internal/atomicfile", "internal/identity", "internal/control", "internal/planted"},
 	"internal/control":          {"internal/identity", "internal/model"},
@@ -70,7 +71,7 @@ var mayImport = map[string][]string{
 	"internal/daemon": {
 		"internal/budget", "internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/quarantine", "internal/wire", "internal/policy", "internal/engine", "internal/state",
 		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/residency", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
-		"internal/health", "internal/keeper", "internal/sensor",
+		"internal/health", "internal/keeper", "internal/ledger", "internal/sensor",
 	},
 	"internal/screen":         {},
 	"internal/top":            {"internal/control", "internal/control/*", "internal/screen"},

@@ -78,6 +78,10 @@ func (f *fake) Journal(_ context.Context, _ control.Caller, r control.JournalReq
 	return out, f.err
 }
 
+func (f *fake) Report(_ context.Context, _ control.Caller, r control.ReportRequest) (control.Report, error) {
+	return control.Report{By: r.By + "," + r.Since}, f.err
+}
+
 func (f *fake) Hint(_ context.Context, _ control.Caller, r control.HintRequest) (control.HintReply, error) {
 	reply := control.HintReply{PID: r.PID}
 	if r.Priority != nil {
@@ -197,6 +201,8 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	check("Journal", journal.Next+journal.Missed, err, uint64(1<<63+3))
 	journal, err = c.Journal(ctx, control.JournalRequest{PerKind: true})
 	check("Journal of each kind", journal.Missed, err, uint64(1))
+	report, err := c.Report(ctx, control.ReportRequest{Since: "30d", By: control.ByPod})
+	check("Report", report.By, err, "pod,30d")
 	hint, err := c.Hint(ctx, control.HintRequest{PID: 4, Priority: &priority})
 	check("Hint", hint, err, control.HintReply{PID: 4, Hints: control.Hints{Priority: 9}})
 	policy, err := c.Policy(ctx)

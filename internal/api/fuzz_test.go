@@ -69,6 +69,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("GET", "/xqueue/10000", "", []byte(nil))
 	f.Add("GET", control.Prefix+"/history", "seconds=60&device=0000:01:00.0", []byte(nil))
 	f.Add("GET", control.Prefix+"/journal", "since=18446744073709551615&max=-1", []byte(nil))
+	f.Add("GET", control.Prefix+"/report", "since=30d&by=user", []byte(nil))
 	f.Add("PUT", control.Prefix+"/policy", "", []byte(`{"name":"HPF"}`))
 	f.Add("POST", control.Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
 	f.Add("PUT", control.Prefix+"/grants/dra", "", []byte(`{"grants":[{"id":"a","priority":3}]}`))
@@ -127,6 +128,10 @@ func (a *anything) History(c context.Context, d control.Caller, r control.Histor
 
 func (a *anything) Journal(c context.Context, d control.Caller, r control.JournalRequest) (control.Journal, error) {
 	return a.fake.Journal(c, d, r)
+}
+
+func (a *anything) Report(c context.Context, d control.Caller, r control.ReportRequest) (control.Report, error) {
+	return a.fake.Report(c, d, r)
 }
 
 func (a *anything) Hint(c context.Context, d control.Caller, r control.HintRequest) (control.HintReply, error) {

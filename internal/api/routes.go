@@ -30,6 +30,7 @@ func routes() []route {
 
 		finder("/history", "Who used each GPU: spans of the last minute, series of up to an hour", control.Control.History),
 		finder("/journal", "Preemptions, changes and their authors, faults, programs that joined or left", control.Control.Journal),
+		finder("/report", "Who used how much of the GPUs; users get their own rows, the daemon's user and root all", control.Control.Report),
 
 		reader("/policy", "The policy in force", reading(control.Control.Policy)),
 		writer("PUT", "/policy", "Select a policy, or set its quantum", control.Control.Policy),

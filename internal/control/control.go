@@ -85,6 +85,8 @@ type Control interface {
 	// History and Journal tell what happened: who used each GPU, and who preempted or changed what.
 	History(ctx context.Context, c Caller, r HistoryRequest) (History, error)
 	Journal(ctx context.Context, c Caller, r JournalRequest) (Journal, error)
+	// Report tells who used how much of the GPUs. Users read their own rows, the daemon's user and root all.
+	Report(ctx context.Context, c Caller, r ReportRequest) (Report, error)
 
 	// Hint changes the hints that the request sets and returns all effective hints.
 	Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error)

@@ -30,6 +30,7 @@ type chronicle struct {
 	trace   *record.Trace
 	history *history.History
 	journal *journal.Journal
+	usage   *usage
 	faults  faults
 	threads threads
 }
@@ -99,6 +100,7 @@ func (h *chronicle) sample(ctx context.Context) {
 			return // the loop is blocked: the next sample fills the gap
 		}
 	}
+	h.usage.sample(programs)
 	h.history.Sample(clock.Now(), programs)
 	pairs, rest := h.history.Preemptions()
 	entries := h.preemptions(pairs)
@@ -160,6 +162,7 @@ func (h *chronicle) programOf(i *loop.Identity) journal.Program {
 // joined records a new session.
 func (h *chronicle) joined(who loop.Identity) {
 	h.history.Joined(who)
+	h.usage.joined(who)
 	detail := ""
 	if who.Attached {
 		detail = "attached"

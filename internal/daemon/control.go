@@ -19,6 +19,7 @@ type service struct {
 	*granting  // Grants
 	*holds     // Holds
 	*chronicle // History, Journal
+	*usage     // Report
 }
 
 var _ control.Control = (*Daemon)(nil)
@@ -43,5 +44,6 @@ func (d *Daemon) newService(past *chronicle, recovery *guardian.Recovery) servic
 		granting:  &granting{log: d.log, access: d.access, terms: d.terms, keeper: d.keeper},
 		holds:     newHolds(d.log, d.access),
 		chronicle: past,
+		usage:     past.usage,
 	}
 }

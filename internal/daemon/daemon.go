@@ -24,6 +24,7 @@ import (
 	"xsched/internal/guardian"
 	"xsched/internal/health"
 	"xsched/internal/keeper"
+	"xsched/internal/ledger"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/quarantine"
@@ -50,6 +51,7 @@ type Daemon struct {
 	record   *record.Log // nil: no recording
 	access   *access
 	keeper   *keeper.Keeper
+	ledger   *ledger.Ledger
 	terms    *terms
 	health   *health.Monitor
 	machine  *machine
@@ -101,7 +103,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d.onClose(func() { d.awaitTests(tests) })
 	// The last settings are saved after the programs are resumed: the disk may be slow.
 	keeping := &sync.WaitGroup{}
-	d.onClose(func() { keeping.Wait(); d.keeper.Save() })
+	d.onClose(func() { keeping.Wait(); d.keeper.Save(); d.ledger.Save() })
 	if err := d.assemble(eng, clients, d.openDrivers()); err != nil {
 		return nil, err
 	}
@@ -114,6 +116,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	go d.chronicle.run(ctx, parts.history)
 	go d.watchFolder(ctx, d.lock.Held, parts.folder)
 	keeping.Go(func() { d.keeper.Run(ctx, parts.settings) })
+	keeping.Go(func() { d.ledger.Run(ctx, parts.usage) })
 	d.keepTested(ctx, tests)
 	return d, nil
 }
@@ -135,6 +138,7 @@ func (d *Daemon) complete() (err error) {
 // openState reads what a previous daemon kept.
 func (d *Daemon) openState() {
 	d.keeper = keeper.Open(d.opts.KeepFile, d.log)
+	d.ledger = ledger.Open(d.opts.KeepFile, clock.Now(), time.Now(), d.log)
 	d.terms.configured.Store(&configured{rules: d.opts.Rules, reply: d.opts.Config, read: stateOfFile(d.opts.ConfigFile)})
 	d.terms.grants.Store(restoreGrants(d.keeper.Grants(), d.log))
 	d.keeper.Prune(func(key string) string { return over(d.opts.Config.Values, key) })
@@ -270,6 +274,7 @@ func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
 // assemble starts the guardian, the loop and the server, and makes the parts that use them.
 func (d *Daemon) assemble(eng *engine.Engine, clients *quarantine.Listener, place driver.Place) error {
 	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
+	past.usage = &usage{ledger: d.ledger, access: d.access, terms: d.terms, users: past.users, gpus: hostGPUs{drivers: d.drivers}}
 	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, wake: make(chan struct{}, 1), found: past.unmanaged}
 	d.sensors = &sensors{log: d.log, health: d.health, helper: d.opts.Sensors, fault: func(gpu model.DeviceID, count uint64, text string) {
 		past.fault(nil, gpu.String(), count, text)
@@ -300,7 +305,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *quarantine.Listener, plac
 	d.access.loop = d.loop
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
-		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: past.joined, Ended: past.ended,
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.unmanaged.left, Joined: past.joined, Ended: past.ended, Removed: past.usage.removed,
 		Terms: d.terms.of, Kept: d.keeper.Kept,
 		Health: d.health, MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, Budget: d.opts.Budget,
 	}); err != nil {

@@ -118,12 +118,15 @@ var histogramBounds = sync.OnceValue(func() (bounds []time.Duration) {
 	return bounds
 })
 
-// userNames finds login names. The results are kept for a while, because readers are frequent.
+// userNames finds login names and primary groups. The results are kept for a while, because readers are
+// frequent.
 type userNames struct {
 	mu    sync.Mutex
-	names map[int]string
+	names map[int]userName
 	until time.Time
 }
+
+type userName struct{ login, group string }
 
 const (
 	namesKept = 5 * time.Minute
@@ -132,22 +135,30 @@ const (
 
 // of returns the login name of a user of the host, else the digits.
 func (n *userNames) of(u identity.User) string {
-	digits := strconv.Itoa(u.UID)
 	if !u.Host() || u.UID < 0 {
-		return digits // names in a container are its own
+		return strconv.Itoa(u.UID) // names in a container are its own
 	}
+	login, _ := n.find(u.UID)
+	return login
+}
+
+// find returns the login name and the primary group of a uid of the host; without them the digits, and none.
+func (n *userNames) find(uid int) (login, group string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if now := time.Now(); now.After(n.until) || len(n.names) >= namesMost {
-		n.names, n.until = map[int]string{}, now.Add(namesKept)
+		n.names, n.until = map[int]userName{}, now.Add(namesKept)
 	}
-	name, known := n.names[u.UID]
+	name, known := n.names[uid]
 	if !known {
-		name = digits
-		if found, err := user.LookupId(digits); err == nil && found.Username != "" {
-			name = found.Username
+		name.login, name.group = strconv.Itoa(uid), "unknown"
+		if found, err := user.LookupId(name.login); err == nil && found.Username != "" {
+			name = userName{found.Username, found.Gid}
+			if g, err := user.LookupGroupId(found.Gid); err == nil && g.Name != "" {
+				name.group = g.Name
+			}
 		}
-		n.names[u.UID] = name
+		n.names[uid] = name
 	}
-	return name
+	return name.login, name.group
 }

@@ -20,6 +20,7 @@ const (
 	historyLimit  = 10 * time.Second     // its period is 100 ms
 	scanLimit     = 60 * time.Second     // its longest period is 20 s
 	settingsLimit = 10 * keeper.SaveTime // a request of an operator waits keeper.SaveTime
+	usageLimit    = 60 * time.Second     // a slow disk writes the usage of 97 days
 	folderLimit   = 10 * time.Second     // its period is 500 ms
 	pollsLimit    = 10 * time.Second     // a poll asks for a state that the driver has
 	logLimit      = 5 * time.Second      // the queue of lines is full long before
@@ -50,7 +51,7 @@ func remedies() map[string]string {
 }
 
 // parts are those of the daemon's own goroutines.
-type parts struct{ scan, observer, holds, history, settings, folder *health.Part }
+type parts struct{ scan, observer, holds, history, settings, usage, folder *health.Part }
 
 // addParts adds the parts of the daemon. A restart helps neither a disk nor the reader of the log.
 func (d *Daemon) addParts() parts {
@@ -63,6 +64,6 @@ func (d *Daemon) addParts() parts {
 	return parts{
 		scan: d.health.Add("scan for unmanaged programs", scanLimit, true), observer: d.health.Add("observer of programs without hooks", observerLimit, true),
 		holds: d.health.Add("holds", holdsLimit, true), history: d.health.Add("history", historyLimit, true),
-		settings: d.health.Add("settings file", settingsLimit, false), folder: d.health.Add("runtime folder", folderLimit, false),
+		settings: d.health.Add("settings file", settingsLimit, false), usage: d.health.Add("usage file", usageLimit, false), folder: d.health.Add("runtime folder", folderLimit, false),
 	}
 }

@@ -20,7 +20,7 @@ func GrantsFile(path string) string { return strings.TrimSuffix(path, ".json") +
 
 // LoadGrants reads a file as Load does.
 func LoadGrants(path string) (Grants, error) {
-	return load(path, Grants{Version: Version}, func(text []byte) (Grants, error) {
+	return LoadAs(path, Grants{Version: Version}, func(text []byte) (Grants, error) {
 		var g Grants
 		if err := json.Unmarshal(text, &g); err != nil {
 			return g, fmt.Errorf("%w: %w", ErrCorrupt, err)

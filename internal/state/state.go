@@ -84,9 +84,10 @@ func Parse(text []byte) (Data, error) {
 
 // Load reads a file of this user. A missing file is empty. A file that can't be used is set aside with
 // the suffix .bad, and the error says so.
-func Load(path string) (Data, error) { return load(path, Data{Version: Version}, Parse) }
+func Load(path string) (Data, error) { return LoadAs(path, Data{Version: Version}, Parse) }
 
-func load[T any](path string, empty T, parse func([]byte) (T, error)) (T, error) {
+// LoadAs reads a file of another form as Load does. A file that parse refuses can't be used.
+func LoadAs[T any](path string, empty T, parse func([]byte) (T, error)) (T, error) {
 	text, err := read(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return empty, nil

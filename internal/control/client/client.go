@@ -196,6 +196,18 @@ func (c *Client) Journal(ctx context.Context, r control.JournalRequest) (control
 	return do[control.Journal](ctx, c, http.MethodGet, "/journal?"+q.Encode(), nil)
 }
 
+// Report returns who used how much of the GPUs.
+func (c *Client) Report(ctx context.Context, r control.ReportRequest) (control.Report, error) {
+	q := url.Values{}
+	if r.Since != "" {
+		q.Set("since", r.Since)
+	}
+	if r.By != "" {
+		q.Set("by", r.By)
+	}
+	return do[control.Report](ctx, c, http.MethodGet, "/report?"+q.Encode(), nil)
+}
+
 // Hint changes the hints that the request sets and returns all effective hints.
 func (c *Client) Hint(ctx context.Context, r control.HintRequest) (control.HintReply, error) {
 	return do[control.HintReply](ctx, c, http.MethodPost, "/hint", r)
