@@ -201,13 +201,17 @@ func TestRemovedWithTotals(t *testing.T) {
 	c.Busy(0, true)
 	sessiontest.Await(t, "the queue is busy", func() bool { all := h.Only(t).Queues; return len(all) == 1 && all[0].Busy })
 	time.Sleep(20 * time.Millisecond)
+	if err := h.SetHeld(t.Context(), h.Only(t).PID, true); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond)
 	c.Busy(0, false)
 	sessiontest.Await(t, "the request has ended", func() bool { v := h.Only(t); return v.Counts().Requests == 1 })
 	want := h.Only(t).Totals
 	c.Close()
 	select {
 	case got := <-removed:
-		if len(want) != 1 || want[0].Ran < 20*time.Millisecond || !slices.Equal(got.totals, want) || got.requests.Requests != 1 {
+		if len(want) != 1 || want[0].Ran < 20*time.Millisecond || want[0].Waited < 20*time.Millisecond || !slices.Equal(got.totals, want) || got.requests.Requests != 1 {
 			t.Errorf("%+v, want %+v and one request", got, want)
 		}
 	case <-time.After(10 * time.Second):
