@@ -9,14 +9,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 )
 
 // Bounds of a bucket. A row has a few hundred bytes, see docs/operations.md.
 const (
 	maxRows         = 128 // without that of the users beyond
 	maxRowsPerOwner = 16  // with a program; those of an owner's other programs come on top
-	maxGPUs         = 16  // of a daemon; further ones have one name
+	maxGPUs         = 16  // that no driver lists; further ones have one name
 	maxText         = 64  // bytes of a part of a key
 )
 
@@ -43,7 +42,7 @@ func cleanText(s string) string {
 	}
 	hash := fmt.Sprintf("~%x", sha256.Sum256([]byte(s)))[:17]
 	s = strings.Map(func(r rune) rune {
-		if r > unicode.MaxASCII || !unicode.IsPrint(r) {
+		if !plain(r) {
 			return '?'
 		}
 		return r
@@ -53,9 +52,12 @@ func cleanText(s string) string {
 
 func validText(all ...string) bool {
 	return !slices.ContainsFunc(all, func(s string) bool {
-		return len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsPrint(r) })
+		return len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return !plain(r) })
 	})
 }
+
+// plain reports whether a character is printable, and one byte in the files, which have a bounded size.
+func plain(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' }
 
 func (k Key) other() Key { return Key{Owner: k.Owner, GPU: k.GPU} }
 

@@ -79,9 +79,6 @@ func Open(path string, now model.Time, wall time.Time, log *slog.Logger) *Ledger
 	if len(hour.buckets) == 1 && hour.closed > past.closed {
 		// The first sample closes it if its hour is over.
 		l.hour, l.closed, l.saved = hour.buckets[0], hour.closed-1, hour.closed-1
-		for k := range l.hour.rows {
-			l.name(k.GPU)
-		}
 	}
 	return l
 }
@@ -152,7 +149,9 @@ func write(path string, closed uint64, buckets []*bucket, sync bool) error {
 		return fmt.Errorf("save usage: %w", err)
 	}
 	return atomicfile.Write(path, 0o600, func(w io.Writer) error {
-		if err := json.NewEncoder(w).Encode(c); err != nil {
+		e := json.NewEncoder(w)
+		e.SetEscapeHTML(false) // six bytes for one
+		if err := e.Encode(c); err != nil {
 			return err
 		}
 		if f, ok := w.(*os.File); ok && sync {

@@ -197,8 +197,8 @@ func TestSumsArePreserved(t *testing.T) {
 	})
 }
 
-// TestMonth measures a month of one host in virtual time: 20 users with 40 programs on eight GPUs, and one
-// that invents names without end. docs/operations.md states the bounds.
+// TestMonth measures a month of one host in virtual time: 20 users with 40 programs on eight GPUs, and
+// several that take all other rows, with names of the characters that cost most. docs/operations.md states the bounds.
 func TestMonth(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	gpus := make([]string, 8)
@@ -219,16 +219,18 @@ func TestMonth(t *testing.T) {
 			left -= step
 			now, wall = now.Add(step), wall.Add(step)
 			l.Sample(now, wall, gpus, nil)
+			pod := ""
 			add := func(owner, program string) {
 				session++
 				l.Joined(now.Add(-step), session)
-				l.Left(now, Program{session, Key{Owner: owner, Program: program}, use(gpus[session%8], step/10, step/100, 123456, 123400, 56)})
+				l.Left(now, Program{session, Key{owner, pod, program, ""}, use(gpus[session%8], step/10, step/100, 123456, 123400, 56)})
 			}
 			for i := range 40 {
 				add(fmt.Sprint(1000+i/2), fmt.Sprintf("train-%d.py", i))
 			}
-			for i := 0; hostile && i < 300; i++ {
-				add(fmt.Sprintf("container docker-%d#%048d", i/40, i/40), strings.Repeat("x", 40)+fmt.Sprint(session))
+			for i := 0; hostile && i < maxRows-40; i++ {
+				pod = strings.Repeat("p", maxText)
+				add(fmt.Sprintf("container docker-%d#%040d", i/11, i/11), strings.Repeat("<\"", 30)+fmt.Sprint(i))
 			}
 		}
 		began := time.Now()
