@@ -51,7 +51,9 @@ type Ledger struct {
 	mu       sync.Mutex
 	sampled  model.Time
 	programs map[uint64]*program // alive
-	gpus     map[string]bool     // with a name in rows
+	gpus     map[string]bool     // with a name in rows of this hour
+	hosts    int                 // GPUs of the host
+	inUse    map[string]bool     // GPUs that count in the capacity until the next sample
 	hour     *bucket             // the current one
 	past     []*bucket           // by start; immutable
 	closed   uint64              // number of hours that past has, ever
@@ -72,7 +74,7 @@ type program struct {
 // New returns an empty ledger.
 func New(now model.Time, wall time.Time, log *slog.Logger) *Ledger {
 	return &Ledger{
-		log: log, write: write, sampled: now, programs: map[uint64]*program{}, gpus: map[string]bool{}, hour: newBucket(wall.Unix(), hourLength),
+		log: log, write: write, sampled: now, programs: map[uint64]*program{}, gpus: map[string]bool{}, inUse: map[string]bool{}, hour: newBucket(wall.Unix(), hourLength),
 	}
 }
 
@@ -93,7 +95,7 @@ func (l *Ledger) Left(now model.Time, p Program) {
 
 // Sample accounts the use of programs since the last sample, in the hour that the wall clock shows. Amounts
 // are differences of counters and of the engine's clock, so a step of the wall clock changes none. gpus are
-// those of the host. Programs name others at will, so these count only if there are none.
+// those that drivers list. Programs name others at will: these count while they run something.
 // A snapshot may have programs that have left meanwhile.
 func (l *Ledger) Sample(now model.Time, wall time.Time, gpus []string, programs []Program) {
 	l.mu.Lock()
@@ -101,20 +103,18 @@ func (l *Ledger) Sample(now model.Time, wall time.Time, gpus []string, programs 
 	if at := wall.Unix(); at < l.hour.start || at >= l.hour.start+l.hour.length {
 		l.close(newBucket(at, hourLength))
 	}
+	l.hosts = len(gpus)
 	for _, gpu := range gpus {
-		l.name(gpu)
+		l.gpus[gpu], l.inUse[gpu] = true, true
 	}
-	used := map[string]bool{}
 	for i := range programs {
 		l.account(now, &programs[i])
-		for _, u := range programs[i].Use.GPUs {
-			used[l.name(u.GPU)] = true
-		}
 	}
 	elapsed := max(0, int64(now.Sub(l.sampled)))
 	l.sampled = max(now, l.sampled)
 	l.hour.watched = sum(l.hour.watched, elapsed)
-	l.hour.capacity = sum(l.hour.capacity, elapsed*int64(cmp.Or(len(gpus), len(used))))
+	l.hour.capacity = sum(l.hour.capacity, elapsed*int64(len(l.inUse)))
+	clear(l.inUse)
 }
 
 // name returns the name of a GPU in rows.
@@ -152,6 +152,9 @@ func (l *Ledger) account(now model.Time, p *Program) {
 	for i, u := range p.Use.GPUs {
 		key := p.Key
 		key.GPU = l.name(u.GPU)
+		if l.hosts == 0 || rows[i].Ran > 0 {
+			l.inUse[u.GPU] = true
+		}
 		l.hour.add(key.clean(), rows[i])
 		l.used = l.used || rows[i].Ran+rows[i].Waited+rows[i].Requests > 0
 	}
@@ -178,6 +181,7 @@ func (l *Ledger) close(next *bucket) {
 		l.closed++
 	}
 	l.hour = next
+	clear(l.gpus)
 }
 
 // insert adds a bucket. One of the same time is replaced by the sum: the wall clock was set back.

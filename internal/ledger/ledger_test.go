@@ -71,6 +71,29 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
+// The capacity has the GPUs that drivers list, and others while they run something. Without a driver it has
+// those that are open.
+func TestCapacity(t *testing.T) {
+	l, key := New(0, noon, quiet()), Key{Owner: "1000"}
+	l.Joined(0, 1)
+	l.Joined(0, 2)
+	for s, c := range []struct {
+		listed []string
+		ran    time.Duration
+		want   int64 // seconds in all
+	}{{[]string{"a", "b"}, 0, 2}, {[]string{"a", "b"}, 1, 5}, {[]string{"a", "b"}, 1, 7}, {nil, 1, 8}} {
+		now := model.Time(s+1) * second
+		l.Sample(now, noon, c.listed, []Program{{1, key, use("c", c.ran, 0, 0, 0, 0)}})
+		if got := l.hour.capacity; got != c.want*int64(second) {
+			t.Errorf("sample %d: %d, want %d s", s, got, c.want)
+		}
+	}
+	l.Left(4*second, Program{2, key, use("d", 1, 0, 0, 0, 0)}) // short, between two samples
+	if l.Sample(5*second, noon, []string{"a"}, nil); l.hour.capacity != 10*int64(second) {
+		t.Errorf("%d", l.hour.capacity)
+	}
+}
+
 // A step of the wall clock moves rows to another hour, and changes no amount.
 func TestClockSteps(t *testing.T) {
 	l, key := New(0, noon, quiet()), Key{Owner: "1000", Program: "a"}
@@ -138,12 +161,12 @@ func TestManyPrograms(t *testing.T) {
 // Names that a program chooses have a bounded length, and GPUs that it invents one name.
 func TestInventedNames(t *testing.T) {
 	l := New(0, noon, quiet())
-	l.Sample(second, noon, []string{"real"}, nil)
 	for i := range uint64(100) {
 		l.Joined(0, i)
 		long := strings.Repeat("ü\n", 100) + fmt.Sprint(i)
 		l.Left(second, Program{i, Key{Owner: long, Pod: long, Program: long}, use(fmt.Sprint("gpu", i), 1, 0, 0, 0, 0)})
 	}
+	l.Sample(second, noon, []string{"real"}, nil)
 	gpus := map[string]bool{}
 	for k := range l.hour.rows {
 		gpus[k.GPU] = true
