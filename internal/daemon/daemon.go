@@ -102,8 +102,10 @@ func Start(o Options) (_ *Daemon, err error) {
 	tests := &sync.WaitGroup{}
 	d.onClose(func() { d.awaitTests(tests) })
 	// The last settings are saved after the programs are resumed: the disk may be slow.
-	keeping := &sync.WaitGroup{}
-	d.onClose(func() { keeping.Wait(); d.keeper.Save(); d.ledger.Save() })
+	// So is the usage, which is larger and waits for the disk, after them.
+	var keeping, accounting sync.WaitGroup
+	d.onClose(func() { accounting.Wait(); d.ledger.Save() })
+	d.onClose(func() { keeping.Wait(); d.keeper.Save() })
 	if err := d.assemble(eng, clients, d.openDrivers()); err != nil {
 		return nil, err
 	}
@@ -116,7 +118,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	go d.chronicle.run(ctx, parts.history)
 	go d.watchFolder(ctx, d.lock.Held, parts.folder)
 	keeping.Go(func() { d.keeper.Run(ctx, parts.settings) })
-	keeping.Go(func() { d.ledger.Run(ctx, parts.usage) })
+	accounting.Go(func() { d.ledger.Run(ctx, parts.usage) })
 	d.keepTested(ctx, tests)
 	return d, nil
 }
