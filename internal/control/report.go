@@ -78,7 +78,7 @@ type ReportRow struct {
 	GPUNS int64 `json:"gpu_ns"`
 	// Share is GPUNS divided by CapacityNS, 0 to 1.
 	Share float64 `json:"share"`
-	// OpenNS is for how long programs had a context on a GPU, with work or without.
+	// OpenNS is for how long programs lived that have used a GPU, with work or without.
 	OpenNS int64 `json:"open_ns"`
 	// WaitedNS is for how long programs had work while others ran or they were suspended.
 	WaitedNS int64 `json:"waited_ns"`

@@ -68,7 +68,7 @@ func compareKeys(a, b Key) int {
 // Amounts are what programs used. Times are nanoseconds.
 type Amounts struct {
 	Ran      int64 `json:"ran"`    // on the GPU
-	Open     int64 `json:"open"`   // with a context on the GPU, whether it had work or not
+	Open     int64 `json:"open"`   // of programs that have used the GPU, with work or without
 	Waited   int64 `json:"waited"` // with work, while others had the GPU or it was suspended
 	Requests int64 `json:"requests,omitempty"`
 	Judged   int64 `json:"judged,omitempty"` // requests with a latency target
