@@ -22,8 +22,8 @@ const (
 // OtherGPU stands for the GPUs beyond the bound.
 const OtherGPU = "other"
 
-// Key is whom a row is about. Without Pod and Program it has an owner's other programs. The zero Key has
-// all other users.
+// Key is whom a row is about. Without Pod and Program it has an owner's other programs, on any GPU without one.
+// The zero Key has all other users.
 type Key struct {
 	Owner   string `json:"owner,omitempty"`
 	Pod     string `json:"pod,omitempty"`
@@ -137,41 +137,34 @@ func (b *bucket) place(key Key) Key {
 	return key
 }
 
-// shrink makes room: the owner with most rows beyond one per GPU loses the names of its programs. So nobody
-// displaces others with many programs.
+// shrink makes room: the owner with most rows loses the names of its programs, else of its GPUs. So nobody
+// displaces others with many programs or GPUs.
 func (b *bucket) shrink() bool {
-	type count struct {
-		rows int
-		gpus map[string]bool
-	}
-	counts := map[string]*count{}
+	counts := map[string]int{}
 	for k := range b.rows {
-		c := counts[k.Owner]
-		if c == nil {
-			c = &count{gpus: map[string]bool{}}
-			counts[k.Owner] = c
-		}
-		c.rows++
-		c.gpus[k.GPU] = true
+		counts[k.Owner]++
 	}
-	most, owner := 0, ""
-	for name, c := range counts {
-		if excess := c.rows - len(c.gpus); excess > most || excess == most && excess > 0 && name < owner {
-			most, owner = excess, name
+	most, owner := 1, ""
+	for name, n := range counts {
+		if n > most || n == most && n > 1 && name < owner {
+			most, owner = n, name
 		}
 	}
-	if most == 0 {
-		return false
-	}
-	for k, a := range maps.Clone(b.rows) {
-		if k.Owner == owner && k != k.other() {
-			delete(b.rows, k)
-			rest := b.rows[k.other()]
-			rest.Add(a)
-			b.rows[k.other()] = rest
+	before := len(b.rows)
+	for _, short := range []func(Key) Key{Key.other, func(k Key) Key { return Key{Owner: k.Owner} }} {
+		for k, a := range maps.Clone(b.rows) {
+			if k.Owner == owner && k != short(k) {
+				delete(b.rows, k)
+				rest := b.rows[short(k)]
+				rest.Add(a)
+				b.rows[short(k)] = rest
+			}
+		}
+		if len(b.rows) < before {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // merge adds the rows of another bucket, in the same order each time.

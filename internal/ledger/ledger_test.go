@@ -158,6 +158,26 @@ func TestManyPrograms(t *testing.T) {
 	}
 }
 
+// Nor can users with many GPUs: each user has a row, and one with a program on one GPU keeps its name.
+func TestManyGPUs(t *testing.T) {
+	b, honest := newBucket(noon.Unix(), hourLength), Key{Owner: "1000", Program: "honest", GPU: "a"}
+	for user := range 40 {
+		for gpu := range maxGPUs + 1 {
+			b.add(Key{Owner: fmt.Sprint("x", user), Program: "p", GPU: fmt.Sprint(gpu)}, Amounts{Ran: 1})
+		}
+		if user == 20 {
+			b.add(honest, Amounts{Ran: 3})
+		}
+	}
+	sums := map[string]int64{}
+	for k, a := range b.rows {
+		sums[k.Owner] += a.Ran
+	}
+	if len(sums) != 41 || sums["x39"] != maxGPUs+1 || b.rows[honest].Ran != 3 || len(b.rows) > maxRows {
+		t.Errorf("%d rows, %v, %+v", len(b.rows), sums, b.rows[honest])
+	}
+}
+
 // Names that a program chooses have a bounded length, and GPUs that it invents one name.
 func TestInventedNames(t *testing.T) {
 	l := New(0, noon, quiet())
