@@ -104,7 +104,7 @@ int main(void) {
   garbage_ends_only_the_session();
   test_session_start(d, 70);
   test_session_end(d);
-  EVENTUALLY(test_count_fds() == fds);
+  EVENTUALLY(test_count_fds() <= fds); // the first count may include a closing socket
   CHECK(test_count_helpers() == 1);
   test_daemon_remove(d);
   puts("ok garbage");
