@@ -40,6 +40,9 @@ func newStorm(t testing.TB, seed uint64) *storm {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("seed %d, the last of %d faults:\n%s", seed, s.count, strings.Join(s.log[max(0, len(s.log)-25):], "\n"))
+			for _, h := range s.everybody() {
+				h.lastWords()
+			}
 		}
 	})
 	for range 2 {

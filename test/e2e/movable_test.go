@@ -57,6 +57,24 @@ func (h *holder) ready() *holder {
 	return h
 }
 
+// lastWords logs how a program failed, if it did.
+func (h *holder) lastWords() {
+	for {
+		select {
+		case line, ok := <-h.lines:
+			if !ok {
+				h.t.Logf("%d has ended; stderr: %s", h.pid(), h.stderr())
+				return
+			}
+			if strings.HasPrefix(line, "X") {
+				h.t.Logf("%d: %s", h.pid(), line)
+			}
+		default:
+			return
+		}
+	}
+}
+
 // on returns the device memory of a program, by the device's own account.
 func (w *movables) on(h *holder, gpu int) int {
 	w.t.Helper()
