@@ -311,7 +311,7 @@ func TestLongMovableFaults(t *testing.T) {
 		}
 		return value
 	}
-	want := number("XSCHED_FAULTS", 300)
+	want := number("XSCHED_FAULTS", 150)
 	rage(t, uint64(number("XSCHED_SEED", 1)), func(faults int) bool { return faults >= want })
 }
 
