@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"internal/notify":           {},
 	"internal/health":           {},
 	"internal/sensor":           {"internal/control", "internal/health", "internal/model"},
+	"internal/alert":            {"internal/control", "internal/health"},
 	"internal/budget":           {"internal/identity"},
 	"internal/wire":             {"internal/model"},
 	"internal/wire/*":           {},
@@ -71,7 +72,7 @@ var mayImport = map[string][]string{
 	"internal/daemon": {
 		"internal/budget", "internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/quarantine", "internal/wire", "internal/policy", "internal/engine", "internal/state",
 		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/residency", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
-		"internal/health", "internal/keeper", "internal/ledger", "internal/sensor",
+		"internal/alert", "internal/health", "internal/keeper", "internal/ledger", "internal/sensor",
 	},
 	"internal/screen":         {},
 	"internal/top":            {"internal/control", "internal/control/*", "internal/screen"},
@@ -94,7 +95,7 @@ var mayImport = map[string][]string{
 	"internal/window":         {"internal/identity", "internal/model", "internal/strict"},
 	"internal/window/*":       {},
 	"internal/cli": {
-		"internal/atomicfile", "internal/budget", "internal/sim/fleet", "internal/sim/fleet/traces",
+		"internal/alert", "internal/atomicfile", "internal/budget", "internal/sim/fleet", "internal/sim/fleet/traces",
 		"internal/config", "internal/engine", "internal/identity", "internal/loop", "internal/state", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian", "internal/health",
 		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/journal", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/screen", "internal/standin", "internal/top", "internal/virtual", "internal/virtual/device", "internal/version", "internal/window",
