@@ -160,40 +160,49 @@ const (
 	maxTokenBytes = 4096
 )
 
-// readToken reads the file of a token, which only its owner may read.
+// readToken reads the file of a token for its hash.
 func readToken(path string) (*[sha256.Size]byte, error) {
+	token, err := ReadToken(path)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256([]byte(token))
+	return &sum, nil
+}
+
+// ReadToken reads the file of a token, which only its owner may read.
+func ReadToken(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read token: %w", err)
+		return "", fmt.Errorf("read token: %w", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("read token: %w", err)
+		return "", fmt.Errorf("read token: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, &control.Error{
+		return "", &control.Error{
 			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("other users can read token file %s (mode %04o)", path, info.Mode().Perm()),
 			Remedy: "chmod 600 " + path,
 		}
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return nil, &control.Error{
+		return "", &control.Error{
 			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("token file %s belongs to uid %d, who can replace the token", path, st.Uid),
 			Remedy: fmt.Sprintf("chown %d %s", os.Geteuid(), path),
 		}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxTokenBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("read token: %w", err)
+		return "", fmt.Errorf("read token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < minTokenBytes || len(token) > maxTokenBytes {
-		return nil, &control.Error{
+		return "", &control.Error{
 			Kind: control.ErrInvalid, Cause: fmt.Sprintf("the token in %s has %d characters", path, len(token)),
 			Remedy: fmt.Sprintf("use at least %d, for example from `openssl rand -hex 32`", minTokenBytes),
 		}
 	}
-	sum := sha256.Sum256([]byte(token))
-	return &sum, nil
+	return token, nil
 }

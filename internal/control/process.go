@@ -216,6 +216,9 @@ type SLO struct {
 	BudgetLeft float64 `json:"budget_left"`
 }
 
+// Misses reports whether fewer requests than the objective demands met the target.
+func (s *SLO) Misses() bool { return s != nil && s.Met+s.Missed > 0 && s.Attainment < s.Objective }
+
 // For returns the process as a caller may see it.
 func (p Process) For(c Caller) Process {
 	if !c.Owns(p.Owner) {

@@ -56,6 +56,7 @@ const lowShare = 32
 // Event is something that an operator should know about a GPU.
 type Event struct {
 	GPU   model.DeviceID
+	Xid   int // 0: of the memory
 	Text  string
 	Count uint64
 }
@@ -341,19 +342,19 @@ func (r *Reader) replace(m *message) []Event {
 // events returns what is new, unless it was reported a short time ago. Preconditions: r.mu is held.
 func (r *Reader) events() (events []Event) {
 	now := time.Now()
-	add := func(id model.DeviceID, n *news, text string) {
+	add := func(id model.DeviceID, n *news, xid int, text string) {
 		if n.count > 0 && now.Sub(n.sent) >= r.limits.again {
-			events = append(events, Event{id, text, n.count})
+			events = append(events, Event{id, xid, text, n.count})
 			*n = news{sent: now}
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.gpus)) {
 		g := r.gpus[id]
 		for _, code := range slices.Sorted(maps.Keys(g.news)) {
-			add(id, g.news[code], fmt.Sprintf("the driver reports Xid %d", code))
+			add(id, g.news[code], code, fmt.Sprintf("the driver reports Xid %d", code))
 		}
 		if g.MemoryLow {
-			add(id, &g.full, "the next allocation may fail: "+g.MemoryText())
+			add(id, &g.full, 0, "the next allocation may fail: "+g.MemoryText())
 		}
 	}
 	return events

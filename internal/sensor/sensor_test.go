@@ -368,7 +368,7 @@ func TestFewEvents(t *testing.T) {
 		take(line(500))
 	}
 	take(line(10))
-	want := []Event{{gpu0, "the driver reports Xid 31", 1}, {gpu0, "the next allocation may fail: 99 % of its memory is used", 1}}
+	want := []Event{{gpu0, 31, "the driver reports Xid 31", 1}, {gpu0, 0, "the next allocation may fail: 99 % of its memory is used", 1}}
 	if !reflect.DeepEqual(events, want) {
 		t.Errorf("%v", events)
 	}

@@ -159,7 +159,7 @@ func SLO(s *control.SLO) (string, screen.Style) {
 }
 
 // Missed reports whether fewer requests than the objective demands met the target.
-func Missed(s *control.SLO) bool { return s != nil && s.Met+s.Missed > 0 && s.Attainment < s.Objective }
+func Missed(s *control.SLO) bool { return s.Misses() }
 
 func latency(p *control.Process, tail bool) string {
 	switch {
