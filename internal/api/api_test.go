@@ -151,6 +151,10 @@ func (f *fake) Holds(_ context.Context, _ control.Caller, r control.HoldsRequest
 	return reply, f.err
 }
 
+func (f *fake) AlertTest(context.Context, control.Caller, control.AlertTest) (control.AlertTest, error) {
+	return control.AlertTest{}, f.err
+}
+
 func (f *fake) Wedge(_ context.Context, _ control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	return control.WedgeReply(r), f.err
 }
@@ -224,6 +228,8 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	check("Grants", grants.Grants[0].Source, err, "")
 	grants, err = c.SetGrants(ctx, control.GrantsRequest{Source: "dra", Grants: make([]control.Grant, control.MaxGrants)})
 	check("SetGrants", grants, err, control.GrantsReply{Grants: []control.GrantEntry{{Source: "dra"}}, Added: control.MaxGrants})
+	alerts, err := c.AlertTest(ctx)
+	check("AlertTest", alerts, err, control.AlertTest{})
 	wedge, err := c.Wedge(ctx, 20*time.Millisecond)
 	check("Wedge", wedge.DurationMS, err, int64(20))
 	for name, call := range map[string]func(context.Context, int) (control.ProcessReply, error){

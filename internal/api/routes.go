@@ -51,6 +51,7 @@ func routes() []route {
 		replacer("/grants/{source}", "Replace the grants of a source", maxGrantsBytes, func(r *control.GrantsRequest, source string) { r.Source = source }, control.Control.Grants),
 		reader("/holds", "Groups of pods that are suspended on all nodes; only for the daemon's user and root", reading(control.Control.Holds)),
 		replacer("/holds/{source}", "Replace the holds of a source", maxBodyBytes, func(r *control.HoldsRequest, source string) { r.Source = source }, control.Control.Holds),
+		writer("POST", "/alert-test", "Send a test alert; only for the daemon's user and root", control.Control.AlertTest),
 		writer("POST", "/wedge", "Block the engine (fault injection; virtual GPUs only)", control.Control.Wedge),
 	}
 }

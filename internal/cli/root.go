@@ -159,7 +159,7 @@ daemon. Without a daemon, programs run natively.`,
 		"run":     {serveCommand(a), runCommand(a)},
 		"control": {topCommand(a), statusCommand(a), healthCommand(a), listCommand(a), queuesCommand(a), logsCommand(a), reportCommand(a), hintCommand(a), policyCommand(a), modeCommand(a), suspendCommand(a), resumeCommand(a), evictCommand(a), restoreCommand(a), attachCommand(a), detachCommand(a), windowCommand(a)},
 		"measure": {runtimeLogCommand(a), benchCommand(a), colocateCommand(a), demoCommand(a), simCommand(a), replayCommand(a), vgpuCommand(a)},
-		"setup":   {configCommand(a), doctorCommand(a), linkRuntimesCommand(a), kubeCommand(a), supportBundleCommand(a), versionCommand(a)},
+		"setup":   {configCommand(a), doctorCommand(a), linkRuntimesCommand(a), kubeCommand(a), alertTestCommand(a), supportBundleCommand(a), versionCommand(a)},
 		"":        {guardianCommand(a), privateCommand(a), renderCommand(a)},
 	} {
 		for _, c := range commands {

@@ -91,6 +91,9 @@ func serveConfigured(cmd *cobra.Command, a *app, flags serveFlags) error {
 	if err := setSensors(&o, r.flags.sensors); err != nil {
 		return err
 	}
+	if o.Alerts, err = r.flags.alerts.receivers(); err != nil {
+		return usageError{err}
+	}
 	if !flags.noState {
 		o.KeepFile = keepFile(o.StateDir, o.Dir)
 	}

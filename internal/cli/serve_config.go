@@ -165,7 +165,7 @@ func (r *resolved) values(source map[string]string) []control.ConfigValue {
 		"starvation_bound":    max(cmp.Or(o.StarvationBound, knobs.StarvationBound), 0).String(),
 		"limits.max_sessions": strconv.Itoa(cmp.Or(o.MaxSessions, daemon.MaxSessions)), "limits.max_sessions_per_user": strconv.Itoa(cmp.Or(o.MaxSessionsPerUID, daemon.MaxSessionsPerUser)),
 		"http.address": flags.web.addr, "http.token_file": flags.web.tokenFile, "http.view_token_file": flags.web.viewTokenFile, "log.level": flags.logLevel, "log.format": format,
-		"self_test": flags.selfTest, "sensors": flags.sensors, "guardian_cgroup": o.GuardianCgroup, "record": o.Record, "audit": flags.audit, "host_memory": o.HostMemory.String(),
+		"self_test": flags.selfTest, "sensors": flags.sensors, "guardian_cgroup": o.GuardianCgroup, "record": o.Record, "audit": flags.audit, "alerts.command": flags.alerts.command, "alerts.url": flags.alerts.shownURL(), "alerts.token_file": flags.alerts.tokenFile, "host_memory": o.HostMemory.String(),
 	}
 	var out []control.ConfigValue
 	for _, k := range config.Keys() {

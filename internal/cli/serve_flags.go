@@ -27,6 +27,7 @@ type serveFlags struct {
 	logJSON          bool
 	selfTest, audit  string
 	sensors          string
+	alerts           alertOptions
 	limits           []string
 	host             bytesFlag
 	allow            bool
@@ -60,6 +61,7 @@ func (s *serveFlags) register(c *cobra.Command) {
 	f.StringVar(&s.config, "config", "", "read the configuration from `FILE`; off reads none (default /etc/xsched/config.yaml for root's daemon on real GPUs)")
 	f.BoolVar(&s.noState, "no-state", false, "forget what is set at run time when the daemon ends, and ignore what a previous one kept")
 	s.web.flags(c)
+	s.alerts.flags(c)
 	logFlags(c, &s.logLevel, &s.logJSON)
 }
 

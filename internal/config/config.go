@@ -42,6 +42,7 @@ type File struct {
 	HostMemory      *Amount       `yaml:"host_memory" flag:"host-memory" restart:"yes" help:"host memory for moved GPU memory, such as 64GiB; default half of what is available"`
 	SelfTest        *string       `yaml:"self_test" flag:"self-test" enum:"auto,on,off" restart:"yes" help:"test preemption on idle GPUs in the background"`
 	Sensors         *string       `yaml:"sensors" flag:"sensors" enum:"on,off" restart:"yes" help:"read memory, power, temperature and errors of the GPUs"`
+	Alerts          Alerts        `yaml:"alerts" help:"where the daemon sends alerts"`
 	GuardianCgroup  *string       `yaml:"guardian_cgroup" flag:"guardian-cgroup" restart:"yes" help:"folder of a cgroup for the guardian, unless its service runs"`
 	Audit           *string       `yaml:"audit" flag:"audit" restart:"yes" help:"append changes, their authors and faults to this file; auto or off"`
 	Record          *string       `yaml:"record" flag:"record" restart:"yes" help:"record all scheduling events to this file"`
@@ -64,6 +65,13 @@ type HTTP struct {
 	Address       *Address `yaml:"address" flag:"http" restart:"yes" help:"HOST:PORT, or off"`
 	TokenFile     *string  `yaml:"token_file" flag:"http-token-file" restart:"yes" help:"file with the bearer token; required if other machines can reach the address"`
 	ViewTokenFile *string  `yaml:"view_token_file" flag:"http-view-token-file" restart:"yes" help:"file with a second token, which only allows reading"`
+}
+
+// Alerts are the receivers of alerts.
+type Alerts struct {
+	Command   *string `yaml:"command" flag:"alert-command" restart:"yes" help:"absolute path of a program that gets each alert as JSON on its standard input"`
+	URL       *string `yaml:"url" flag:"alert-url" restart:"yes" help:"http or https address that gets each alert in a POST"`
+	TokenFile *string `yaml:"token_file" flag:"alert-token-file" restart:"yes" help:"file with the bearer token for the address"`
 }
 
 // Log is the daemon's log.

@@ -121,6 +121,9 @@ type Control interface {
 	// user or root. Holds end by themselves, and a restart ends all of them.
 	Holds(ctx context.Context, c Caller, r HoldsRequest) (HoldsReply, error)
 
+	// AlertTest sends a test alert and waits for its receivers. It requires the daemon's user or root.
+	AlertTest(ctx context.Context, c Caller, r AlertTest) (AlertTest, error)
+
 	// Wedge blocks the engine loop: fault injection, only with a virtual GPU.
 	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
 }

@@ -81,8 +81,17 @@ type Stats struct {
 	// operation, by level. [0] and [1] are empty, because a gate has no operation.
 	PreemptTime [4]Histogram `json:"preempt_time"`
 
+	// Alerts is absent if the daemon sends none.
+	Alerts *AlertStats `json:"alerts,omitempty"`
+
 	Targets  []TargetStats `json:"targets"`
 	Guardian GuardianStats `json:"guardian"`
+}
+
+// AlertStats counts the alerts that all receivers got, and those that one of them did not get.
+type AlertStats struct {
+	Sent uint64 `json:"sent"`
+	Lost uint64 `json:"lost"`
 }
 
 // Histogram summarises durations in microseconds.

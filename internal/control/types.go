@@ -164,6 +164,9 @@ type ProcessReply struct {
 	Message string `json:"message"`
 }
 
+// AlertTest asks for a test alert, and confirms that all receivers have it.
+type AlertTest struct{}
+
 // WedgeRequest blocks the engine loop.
 type WedgeRequest struct {
 	DurationMS int64 `json:"duration_ms"`

@@ -240,11 +240,17 @@ func appProgram(args []string) error {
 		}
 		fmt.Println("joined")
 	}
+	for ; line == "request\n"; line, _ = in.ReadString('\n') {
+		request()
+	}
 	if line == "exec\n" {
 		return unix.Exec("/bin/sleep", []string{"sleep", "30"}, os.Environ())
 	}
 	return nil
 }
+
+// request ends the busy period of a program that joined, and begins another one.
+var request func()
 
 // join acts as the shim and stays busy on GPU 0.
 func join(path string, control int, events []nvidia.RMEvent) error {
@@ -292,9 +298,17 @@ func join(path string, control int, events []nvidia.RMEvent) error {
 	}
 	c := wire.ClientPage{Page: page}
 	c.CreateQueue(0, 0, 1<<8)
-	c.SetBusy(0, true, clock.Now())
-	_, err = unix.Write(fds[1], []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	return err
+	change := func(busy bool) error {
+		c.SetBusy(0, busy, clock.Now())
+		_, err := unix.Write(fds[1], []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		return err
+	}
+	request = func() {
+		_ = change(false)
+		time.Sleep(10 * time.Millisecond)
+		_ = change(true)
+	}
+	return change(true)
 }
 
 type program struct {

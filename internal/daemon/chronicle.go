@@ -31,6 +31,7 @@ type chronicle struct {
 	history *history.History
 	journal *journal.Journal
 	usage   *usage
+	alerts  *alerts
 	faults  faults
 	threads threads
 }
@@ -115,6 +116,7 @@ func (h *chronicle) sample(ctx context.Context) {
 	h.hostLimits(ctx, programs)
 	h.faults.find(h, programs)
 	h.threads.sample(h.log, programs)
+	h.alerts.review(programs)
 }
 
 // preemptions returns the entries of pairs. A group is suspended as a whole, so its programs in one container

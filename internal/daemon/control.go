@@ -20,6 +20,7 @@ type service struct {
 	*holds     // Holds
 	*chronicle // History, Journal
 	*usage     // Report
+	*alerts    // AlertTest
 }
 
 var _ control.Control = (*Daemon)(nil)
@@ -29,7 +30,7 @@ func (d *Daemon) newService(past *chronicle, recovery *guardian.Recovery) servic
 	past.faults.guardian = d.guardian
 	v := &views{
 		opts: &d.opts, log: d.log, started: time.Now(), access: d.access, terms: d.terms, drivers: d.drivers, metrics: d.metrics,
-		guardian: d.guardian, health: d.health, threads: &past.threads, users: past.users, unmanaged: d.unmanaged, machine: d.machine, keeper: d.keeper, sensors: d.sensors,
+		guardian: d.guardian, health: d.health, threads: &past.threads, users: past.users, unmanaged: d.unmanaged, machine: d.machine, keeper: d.keeper, sensors: d.sensors, alerts: past.alerts,
 	}
 	return service{
 		views: v,
@@ -45,5 +46,6 @@ func (d *Daemon) newService(past *chronicle, recovery *guardian.Recovery) servic
 		holds:     newHolds(d.log, d.access),
 		chronicle: past,
 		usage:     past.usage,
+		alerts:    past.alerts,
 	}
 }

@@ -278,9 +278,10 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *quarantine.Listener, plac
 	past := &chronicle{log: d.log, access: d.access, terms: d.terms, users: &userNames{}}
 	past.usage = &usage{ledger: d.ledger, access: d.access, terms: d.terms, users: past.users, gpus: hostGPUs{drivers: d.drivers}}
 	d.unmanaged = &unmanaged{log: d.log, drivers: d.drivers, access: d.access, wake: make(chan struct{}, 1), found: past.unmanaged}
-	d.sensors = &sensors{log: d.log, health: d.health, helper: d.opts.Sensors, fault: func(gpu model.DeviceID, count uint64, text string) {
-		past.fault(nil, gpu.String(), count, text)
-	}}
+	d.sensors = &sensors{log: d.log, health: d.health, helper: d.opts.Sensors, fault: past.sensed}
+	if err := d.openAlerts(past); err != nil {
+		return err
+	}
 	d.observer = &observer{access: d.access, polls: d.health.AddCalls(pollsPart, pollsLimit, false)}
 	cfg := loop.Config{
 		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.access.uid, Limits: d.opts.Limits, Private: d.opts.Private, Budget: d.opts.Budget,

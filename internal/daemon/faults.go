@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"xsched/internal/alert"
 	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/guardian"
@@ -71,11 +72,11 @@ func (f *faults) find(h *chronicle, programs []loop.ClientView) {
 				h.fault(who, device, 1, "a device operation does not return")
 			}
 			if is.off != was.off {
-				text := "scheduling is on again"
 				if is.off != "" {
-					text = "scheduling is off: " + is.off
+					h.fault(who, device, 1, "scheduling is off: "+is.off)
+				} else {
+					h.enterFault(who, device, 1, "scheduling is on again")
 				}
-				h.fault(who, device, 1, text)
 			}
 		}
 	}
@@ -86,8 +87,13 @@ func (f *faults) find(h *chronicle, programs []loop.ClientView) {
 	}
 }
 
-// fault adds an entry; who is nil if no program is concerned.
+// fault adds an entry and raises an alert; who is nil if no program is concerned.
 func (h *chronicle) fault(who *loop.Identity, device string, count uint64, text string) {
+	h.alerts.raise(alert.Fault, who, h.enterFault(who, device, count, text))
+}
+
+// enterFault adds an entry.
+func (h *chronicle) enterFault(who *loop.Identity, device string, count uint64, text string) journal.Entry {
 	e := journal.Entry{Kind: control.JournalFault, Device: device, Count: count, Detail: text}
 	user := h.access.self()
 	if who != nil {
@@ -97,4 +103,5 @@ func (h *chronicle) fault(who *loop.Identity, device string, count uint64, text 
 		e.Detail = fmt.Sprintf("%s (%d times)", text, count)
 	}
 	h.journal.Add(user, e)
+	return e
 }

@@ -26,6 +26,7 @@ const (
 	logLimit      = 5 * time.Second      // the queue of lines is full long before
 	driverLimit   = 5 * time.Minute      // a self-test may wait twice for testTime, and scans
 	sensorsLimit  = 10 * time.Second     // it keeps values, and asks a driver for its GPUs
+	alertsLimit   = 60 * time.Second     // an alert may take 10 s
 	guardianLimit = 10 * time.Second     // it may wait for two answers and start a process
 )
 
@@ -37,6 +38,7 @@ const (
 	pollsPart    = "polls of attached programs"
 	releasePart  = "release of programs' GPUs"
 	sensorsPart  = "GPU sensors"
+	alertsPart   = "alerts"
 )
 
 // hungDriver is the remedy of what waits in the kernel.
@@ -47,6 +49,7 @@ func remedies() map[string]string {
 	return map[string]string{
 		guardianPart: "restart it: `systemctl restart xsched-guardian`; meanwhile the daemon starts a guardian of its own",
 		driverPart:   hungDriver, probesPart: hungDriver, pollsPart: hungDriver, releasePart: hungDriver, sensorsPart: hungDriver,
+		alertsPart: "the alert command hangs in the kernel: see what it waits for; no alert is sent meanwhile",
 	}
 }
 

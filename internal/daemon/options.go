@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"xsched/internal/alert"
 	"xsched/internal/budget"
 	"xsched/internal/config"
 	"xsched/internal/control"
@@ -81,6 +82,9 @@ type Options struct {
 
 	// Sensors returns the program that reads the values of GPUs, and its environment; nil: nothing reads them.
 	Sensors func() (path string, env []string, err error)
+
+	// Alerts has the receivers of alerts; the daemon adds the rest.
+	Alerts alert.Options
 
 	// Version is reported by Control.Version.
 	Version string

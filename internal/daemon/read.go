@@ -44,6 +44,7 @@ type views struct {
 
 	unmanaged *unmanaged
 	sensors   *sensors
+	alerts    *alerts
 }
 
 // Version implements control.Control.
@@ -265,6 +266,7 @@ func (v *views) Stats(_ context.Context, c control.Caller) (control.Stats, error
 		}
 		st.Targets = append(st.Targets, ts)
 	}
+	st.Alerts = v.alerts.stats()
 	st.Guardian.PID, st.Guardian.Attached, st.Guardian.Restarts = v.guardian.Stats()
 	return st, nil
 }

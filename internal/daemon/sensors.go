@@ -19,7 +19,7 @@ type sensors struct {
 	log    *slog.Logger
 	health *health.Monitor
 	helper func() (path string, env []string, err error) // nil: nothing is read
-	fault  func(gpu model.DeviceID, count uint64, text string)
+	fault  func(sensor.Event)
 
 	mu      sync.Mutex
 	readers []*sensor.Reader
@@ -35,7 +35,7 @@ func (s *sensors) watch(ctx context.Context, i driver.Instance) {
 		Command: s.helper, Args: d.SensorArgs(), GPUs: i.Devices, Log: s.log, Part: s.health.Add(sensorsPart, sensorsLimit, false),
 		Notify: func(e sensor.Event) {
 			s.log.Warn("GPU", "device", e.GPU.String(), "event", e.Text, "count", e.Count)
-			s.fault(e.GPU, e.Count, e.Text)
+			s.fault(e)
 		},
 	}
 	s.mu.Lock()

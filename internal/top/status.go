@@ -189,6 +189,9 @@ func (s *Status) daemon(snapshot *control.Snapshot, stats *control.Stats) {
 	if stats.LogDropped > 0 {
 		s.note("%d log lines were dropped", stats.LogDropped)
 	}
+	if a := stats.Alerts; a != nil && a.Lost > 0 {
+		s.note("%s not delivered since the daemon started; try `xsched alert-test`", count(int(a.Lost), "alert was", "alerts were"))
+	}
 	if stats.DeviceErrors > 0 {
 		s.note("%d device errors since the daemon started, see `xsched list --stats`", stats.DeviceErrors)
 	}

@@ -102,11 +102,12 @@ func TestStatusNotes(t *testing.T) {
 	for i := range s.Devices {
 		s.Devices[i].MaxLevel, s.Devices[i].LevelReason = 1, "the driver has not passed the self-test"
 	}
-	status := top.Examine(&s, &control.Stats{Config: control.ConfigState{File: "/etc/x.yaml", Changed: true, Restart: []string{"http.address"}}}, "2.0.0")
+	status := top.Examine(&s, &control.Stats{Config: control.ConfigState{File: "/etc/x.yaml", Changed: true, Restart: []string{"http.address"}}, Alerts: &control.AlertStats{Sent: 5, Lost: 2}}, "2.0.0")
 	for _, want := range []string{
 		"2 GPUs: only level 1: the driver has not passed the self-test",
 		"/etc/x.yaml is not what the daemon has read; apply it with `sudo xsched config reload`",
 		"new values of http.address take effect at the next start",
+		"2 alerts were not delivered since the daemon started; try `xsched alert-test`",
 	} {
 		if !strings.Contains(strings.Join(status.Notes, "\n"), want) {
 			t.Errorf("no %q in %q", want, status.Notes)

@@ -303,6 +303,11 @@ func (c *Client) SetHolds(ctx context.Context, r control.HoldsRequest) (control.
 	return do[control.HoldsReply](ctx, c, http.MethodPut, "/holds/"+url.PathEscape(r.Source), r)
 }
 
+// AlertTest sends a test alert.
+func (c *Client) AlertTest(ctx context.Context) (control.AlertTest, error) {
+	return do[control.AlertTest](ctx, c, http.MethodPost, "/alert-test", control.AlertTest{})
+}
+
 // Wedge blocks the engine loop: fault injection on the virtual GPU.
 func (c *Client) Wedge(ctx context.Context, d time.Duration) (control.WedgeReply, error) {
 	return do[control.WedgeReply](ctx, c, http.MethodPost, "/wedge", control.WedgeRequest{DurationMS: d.Milliseconds()})
