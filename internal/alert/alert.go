@@ -92,7 +92,7 @@ func New(o Options) (*Alerts, error) {
 		return nil, nil
 	}
 	if o.Command != "" {
-		if _, err := checkCommand(o.Command); err != nil {
+		if err := checkCommand(o.Command); err != nil {
 			return nil, err
 		}
 	}

@@ -78,16 +78,15 @@ func (a *Alerts) run(ctx context.Context, body []byte) error {
 	if a.o.Command == "" {
 		return nil
 	}
-	path, err := checkCommand(a.o.Command)
-	if err != nil {
+	if err := checkCommand(a.o.Command); err != nil {
 		return err
 	}
 	var output head
-	cmd := exec.CommandContext(ctx, path)
+	cmd := exec.CommandContext(ctx, a.o.Command)
 	cmd.Env, cmd.Dir, cmd.Stdin, cmd.Stderr, cmd.WaitDelay = []string{commandPath}, "/", bytes.NewReader(append(body, '\n')), &output, outputTime
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	err = cmd.Run()
+	err := cmd.Run()
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil: // what it left keeps its output
 		return nil
@@ -105,30 +104,30 @@ func (h *head) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// checkCommand returns the file of a command, without links. Others must not be able to change it.
-func checkCommand(path string) (string, error) {
+// checkCommand refuses a command that others could change. On the way to it there must be no link, whose own folder
+// would count, too.
+func checkCommand(path string) error {
 	if !filepath.IsAbs(path) {
-		return "", invalid("name it with its folder, such as /etc/xsched/alert", "the alert command %q has no absolute path", path)
+		return invalid("name it with its folder, such as /etc/xsched/alert", "the alert command %q has no absolute path", path)
 	}
-	file, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", invalid("correct --alert-command", "the alert command: %v", err)
-	}
+	file := filepath.Clean(path)
 	for at := file; ; at = filepath.Dir(at) {
 		var st unix.Stat_t
 		if err := unix.Lstat(at, &st); err != nil {
-			return "", invalid("correct --alert-command", "the alert command: %s: %v", at, err)
+			return invalid("correct --alert-command", "the alert command: %s: %v", at, err)
 		}
-		folder := st.Mode&unix.S_IFMT == unix.S_IFDIR
+		kind := st.Mode & unix.S_IFMT
 		switch {
-		case at == file && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0):
-			return "", invalid("use a file and `chmod +x`", "the alert command %s is not an executable file", at)
+		case kind == unix.S_IFLNK:
+			return invalid(fmt.Sprintf("name the file that `realpath %s` prints", file), "%s, on the way to the alert command, is a link", at)
+		case at == file && (kind != unix.S_IFREG || st.Mode&0o111 == 0):
+			return invalid("use a file and `chmod +x`", "the alert command %s is not an executable file", at)
 		case st.Uid != 0 && int(st.Uid) != os.Geteuid():
-			return "", invalid(fmt.Sprintf("use `chown %d %s`", os.Geteuid(), at), "%s belongs to another user, who could change the alert command", at)
-		case st.Mode&0o022 != 0 && (!folder || st.Mode&unix.S_ISVTX == 0):
-			return "", invalid("use `chmod go-w "+at+"`", "other users can write %s and change the alert command", at)
+			return invalid(fmt.Sprintf("use `chown %d %s`", os.Geteuid(), at), "%s belongs to another user, who could change the alert command", at)
+		case st.Mode&0o022 != 0 && (at == file || st.Mode&unix.S_ISVTX == 0):
+			return invalid("use `chmod go-w "+at+"`", "other users can write %s and change the alert command", at)
 		case at == "/":
-			return file, nil
+			return nil
 		}
 	}
 }

@@ -220,8 +220,8 @@ printf 'curl: no \033[31mhost\n' >&2; exit 3`)
 // A command that others could change is refused at the start, with the remedy.
 func TestCommandOfOthers(t *testing.T) {
 	path, dir := script(t, "true")
-	link, open := filepath.Join(dir, "link"), filepath.Join(dir, "open")
-	if err := errors.Join(os.Symlink(path, link), os.Mkdir(open, 0o700)); err != nil {
+	link, open, way := filepath.Join(dir, "link"), filepath.Join(dir, "open"), filepath.Join(t.TempDir(), "way")
+	if err := errors.Join(os.Symlink(path, link), os.Symlink(dir, way), os.Mkdir(open, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	inside := filepath.Join(open, "alert")
@@ -232,8 +232,8 @@ func TestCommandOfOthers(t *testing.T) {
 		path, want string
 		mode       os.FileMode
 	}{
-		"good": {path, "", 0o755}, "link": {link, "", 0o755}, "relative": {"alert", "absolute", 0o755}, "missing": {path + "x", "no such file", 0o755},
-		"others": {path, "chmod go-w", 0o757}, "group": {link, "chmod go-w", 0o775}, "sticky": {path, "chmod go-w", 0o757 | os.ModeSticky},
+		"good": {path, "", 0o755}, "link": {link, "realpath " + link, 0o755}, "way": {filepath.Join(way, "alert"), way + ", on the way", 0o755}, "relative": {"alert", "absolute", 0o755}, "missing": {path + "x", "no such file", 0o755},
+		"others": {path, "chmod go-w", 0o757}, "group": {path, "chmod go-w", 0o775}, "sticky": {path, "chmod go-w", 0o757 | os.ModeSticky},
 		"plain": {path, "chmod +x", 0o644}, "folder": {dir, "not an executable", 0o755}, "open folder": {inside, "chmod go-w " + open, 0o755},
 	} {
 		if err := os.Chmod(path, c.mode); err != nil {
