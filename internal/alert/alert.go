@@ -32,6 +32,7 @@ type Subject struct {
 	Name string `json:"name,omitempty"`
 	User string `json:"user,omitempty"`
 	GPU  string `json:"gpu,omitempty"`
+	Xid  int    `json:"xid,omitempty"`
 }
 
 // Alert is what a receiver gets.

@@ -14,7 +14,7 @@ const (
 	// lasting is how long a condition must hold, or be over, to count. The recent figures of requests, from which a
 	// missed SLO follows, begin anew every 30 s, and drivers list their GPUs as often.
 	lasting = 35 * time.Second
-	// Alerts of one owner at once and their distance later on; of the host, and of all others together.
+	// Alerts of one owner at once and their distance later on; events of the host, and of all others together.
 	ownerBurst, ownerEvery = 10, time.Minute
 	sharedBurst            = 30
 	sharedEvery            = 15 * time.Second
@@ -91,7 +91,11 @@ func (b *board) topic(name string, a *Alert) (*topic, *owner) {
 
 // fire returns the alert of a topic with what was held back before, unless it is to be held back, too.
 func (b *board) fire(now time.Time, t *topic) []Alert {
-	if t.recent(now) || !t.owner.tokens.AllowN(now, 1) || t.owner != b.host && !b.shared.AllowN(now, 1) {
+	switch host := t.owner == b.host; {
+	case t.recent(now):
+		return nil
+	case host && t.lasts: // few, and what tenants cause must not delay them
+	case !t.owner.tokens.AllowN(now, 1), !host && !b.shared.AllowN(now, 1):
 		return nil
 	}
 	a := t.alert

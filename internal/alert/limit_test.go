@@ -5,6 +5,7 @@ package alert
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -162,14 +163,23 @@ func TestFloodOfTenants(t *testing.T) {
 	}
 }
 
-// The host's own subjects are bounded, also after a quiet day.
+// The host's own subjects are bounded, also after a quiet day. They hide no other error of their GPU, and delay no
+// condition of a GPU.
 func TestManyErrorsOfTheHost(t *testing.T) {
 	l := newTimeline()
 	l.pass(24 * time.Hour)
 	for code := range 4000 {
-		l.event("", Alert{Kind: Xid, Subject: Subject{GPU: fmt.Sprint(code)}})
+		l.event("", Alert{Kind: Xid, Subject: Subject{GPU: "g", Xid: 1 + code}})
 	}
 	if n := len(l.sent); n != sharedBurst || len(l.topics) > allTopics {
 		t.Errorf("%d alerts, %d subjects", n, len(l.topics))
+	}
+	l = newTimeline()
+	for code := range 40 {
+		l.event("", Alert{Kind: Xid, Subject: Subject{GPU: "g", Xid: 1 + code}})
+		l.pass(time.Second, lost("g"))
+	}
+	if !slices.ContainsFunc(l.sent, func(s string) bool { return strings.HasPrefix(s, "gpu firing g0 ") }) {
+		t.Errorf("the lost GPU is not among %q", l.sent)
 	}
 }

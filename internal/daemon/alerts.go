@@ -59,9 +59,10 @@ func (d *Daemon) openAlerts(past *chronicle) (err error) {
 }
 
 // raise passes an entry of the journal on; who is nil if no program is concerned.
-func (a *alerts) raise(kind string, who *loop.Identity, e journal.Entry) {
+func (a *alerts) raise(kind string, who *loop.Identity, e journal.Entry, xid int) {
 	if a.out != nil {
 		owner, subject := a.subject(who, e.Device)
+		subject.Xid = xid
 		a.out.Happened(owner, alert.Alert{Kind: kind, Severity: alert.Warning, Subject: subject, Text: a.past.render(&e, everything).Text})
 	}
 }
@@ -79,7 +80,7 @@ func (a *alerts) subject(who *loop.Identity, device string) (owner string, s ale
 // sensed takes an event of a GPU's sensors. A full memory is a condition, which review sees.
 func (h *chronicle) sensed(e sensor.Event) {
 	if entry := h.enterFault(nil, e.GPU.String(), e.Count, e.Text); e.Xid != 0 {
-		h.alerts.raise(alert.Xid, nil, entry)
+		h.alerts.raise(alert.Xid, nil, entry, e.Xid)
 	}
 }
 

@@ -89,7 +89,7 @@ func (f *faults) find(h *chronicle, programs []loop.ClientView) {
 
 // fault adds an entry and raises an alert; who is nil if no program is concerned.
 func (h *chronicle) fault(who *loop.Identity, device string, count uint64, text string) {
-	h.alerts.raise(alert.Fault, who, h.enterFault(who, device, count, text))
+	h.alerts.raise(alert.Fault, who, h.enterFault(who, device, count, text), 0)
 }
 
 // enterFault adds an entry.
