@@ -33,7 +33,7 @@ func start(t *testing.T, o Options) *Alerts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.limit = 5 * time.Second
+	a.limit = 30 * time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	t.Cleanup(func() { cancel(); <-ended })
@@ -121,7 +121,7 @@ func TestHangingCommand(t *testing.T) {
 sleep 1000 & echo $! >child; echo $$ >parent
 sleep 1000`)
 	a := start(t, Options{Command: path})
-	a.limit = time.Second
+	a.limit = 3 * time.Second // until the command is killed
 	if err := a.Test(t.Context()); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("%v", err)
 	}
@@ -136,7 +136,7 @@ sleep 1000`)
 			return err != nil || bytes.Contains(stat, []byte(") Z "))
 		})
 	}
-	a.limit = 10 * time.Second
+	a.limit = 30 * time.Second
 	if err := os.WriteFile(filepath.Join(dir, "calm"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestFloodAndEnd(t *testing.T) {
 	began := time.Now()
 	all := make([]Alert, 1000)
 	a.decide(func() []Alert { return all })
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	if _, failed := a.Counts(); failed < uint64(len(all)-queueSize-1) {
@@ -177,7 +177,7 @@ func TestFloodAndEnd(t *testing.T) {
 	began = time.Now()
 	cancel()
 	<-ended
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the end took %v", took)
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {

@@ -90,7 +90,11 @@ func (a *alerts) review(programs []loop.ClientView) {
 		return
 	}
 	a.reviewed = time.Now()
-	var all []alert.Condition
+	a.out.Review(append(a.services(programs), a.hardware(a.past.usage.gpus.list())...))
+}
+
+// services returns the programs that miss their targets.
+func (a *alerts) services(programs []loop.ClientView) (all []alert.Condition) {
 	for i := range programs {
 		p := &programs[i]
 		if !p.Hint.SLO.Said() {
@@ -105,7 +109,7 @@ func (a *alerts) review(programs []loop.ClientView) {
 			}})
 		}
 	}
-	a.out.Review(append(all, a.hardware(a.past.usage.gpus.list())...))
+	return all
 }
 
 // hardware returns the conditions of GPUs, of which the drivers list some.
