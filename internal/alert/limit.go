@@ -130,14 +130,13 @@ func (b *board) review(now time.Time, all []Condition) (out []Alert) {
 		switch o := t.owner; {
 		case t.lasts:
 			out = append(out, b.condition(now, t)...)
-		case t.more && o.held == 0:
-			t.more = false // another alert of the owner has counted it
+		case t.more && o.held == 0 && o != b.host:
+			t.more = false // another alert of the account has counted it
 		case t.more:
-			o.held-- // this one
-			if summary := b.fire(now, t); summary != nil {
-				out = append(out, summary...)
-			} else {
-				o.held++
+			held := o.held
+			o.held -= min(held, 1) // this one
+			if out = append(out, b.fire(now, t)...); t.more {
+				o.held = held
 			}
 		}
 		if !t.bad && !t.firing && !t.more && !t.recent(now) {

@@ -179,7 +179,12 @@ func TestManyErrorsOfTheHost(t *testing.T) {
 		l.event("", Alert{Kind: Xid, Subject: Subject{GPU: "g", Xid: 1 + code}})
 		l.pass(time.Second, lost("g"))
 	}
-	if !slices.ContainsFunc(l.sent, func(s string) bool { return strings.HasPrefix(s, "gpu firing g0 ") }) {
-		t.Errorf("the lost GPU is not among %q", l.sent)
+	l.event("", Alert{Kind: Xid, Subject: Subject{GPU: "h", Xid: 79}})
+	l.pass(period, lost("g"))
+	for _, want := range []string{"gpu firing g0 ", "xid firing h0 "} {
+		at := slices.IndexFunc(l.sent, func(s string) bool { return strings.HasPrefix(s, want) })
+		if at < 0 || want[0] == 'g' && at > sharedBurst+5 {
+			t.Errorf("%q is not among %q, or late", want, l.sent)
+		}
 	}
 }
