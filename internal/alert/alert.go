@@ -10,11 +10,9 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"xsched/internal/control"
 )
@@ -171,15 +169,6 @@ func (a *Alerts) Counts() (sent, failed uint64) { return a.sent.Load(), a.failed
 // clean bounds the texts and removes what could control a terminal.
 func (a *Alert) clean() {
 	for _, s := range []*string{&a.Text, &a.Subject.Name, &a.Subject.User, &a.Subject.GPU} {
-		*s = printable(*s)
+		*s = control.Short(*s, maxText)
 	}
-}
-
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s[:min(len(s), maxText)], "?"))
 }

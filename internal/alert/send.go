@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/control"
 	"xsched/internal/health"
 )
 
@@ -93,7 +94,7 @@ func (a *Alerts) run(ctx context.Context, body []byte) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("the command did not end within %v and was killed", a.limit)
 	}
-	return fmt.Errorf("the command: %w: %s", err, printable(string(bytes.TrimSpace(output))))
+	return fmt.Errorf("the command: %w: %s", err, control.Short(string(bytes.TrimSpace(output)), maxText))
 }
 
 // head keeps the begin of what is written.
@@ -191,7 +192,7 @@ func (a *Alerts) post(ctx context.Context, body []byte) error {
 	defer answer.Body.Close()
 	_, _ = io.CopyN(io.Discard, answer.Body, maxAnswer)
 	if answer.StatusCode/100 != 2 {
-		return fmt.Errorf("the address for alerts answers %s", printable(answer.Status))
+		return fmt.Errorf("the address for alerts answers %s", control.Short(answer.Status, maxText))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxTenantName bounds a tenant's name in bytes.
@@ -133,4 +134,21 @@ func cleanName(name string) string {
 		return r
 	}, name)
 	return clean[:min(len(clean), maxTenantName)]
+}
+
+// Short bounds a text and removes what could forge lines or control a terminal.
+func Short(s string, most int) string {
+	if len(s) > most {
+		cut := most
+		for cut > 0 && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
 }

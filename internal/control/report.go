@@ -17,7 +17,7 @@ const (
 	ByGPU     = "gpu"
 )
 
-// ReportKinds returns all of them.
+// ReportKinds returns the kinds of reports.
 func ReportKinds() []string { return []string{ByUser, ByGroup, ByPod, ByProgram, ByGPU} }
 
 // ReportSince is the time of a report unless a request says another one. The ledger keeps 97 days.

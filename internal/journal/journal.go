@@ -12,11 +12,8 @@ import (
 	"cmp"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
@@ -171,9 +168,9 @@ func (j *Journal) add(e Entry, user identity.User) {
 	if e.Cluster {
 		most = maxClusterText
 	}
-	e.After = short(e.After, most)
+	e.After = control.Short(e.After, most)
 	for _, s := range []*string{&e.What, &e.Before, &e.Detail, &e.Program.Name, &e.By.Name, &e.Device} {
-		*s = short(*s, maxText)
+		*s = control.Short(*s, maxText)
 	}
 	j.seq++
 	e.Seq = j.seq
@@ -186,23 +183,6 @@ func (j *Journal) add(e Entry, user identity.User) {
 // audited reports whether entries of a kind go to the file.
 func audited(kind string) bool {
 	return kind == control.JournalChange || kind == control.JournalFault || kind == control.JournalSuppressed
-}
-
-// short bounds a text and removes what could forge lines or control a terminal.
-func short(s string, most int) string {
-	if len(s) > most {
-		cut := most
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
 }
 
 // After returns the entries with a number above since, oldest first, and the highest number.
